@@ -1,0 +1,146 @@
+// Package lb chooses the host that serves a new connection.
+//
+// A [Policy] looks at a [Snapshot], the state of all hosts at one instant, and
+// builds a [Picker] from it. The picker is then asked once per connection. Work
+// that depends on the hosts alone (sorting, tables, sums of weights) belongs in
+// Build, which runs off the packet path and may allocate; Pick is called for
+// every new connection, by several goroutines at once, and neither blocks nor
+// allocates.
+//
+// Every host of a cluster chooses for itself, from reports that are always a
+// little old. What makes that work is one correction, applied in one place by
+// [Host.Estimate]: a chooser knows exactly how many connections it has itself
+// handed to a peer, so it adds the change since that peer's report.
+//
+// The package imports neither a network nor a clock: the same code runs in a
+// router, in a test and in a simulator.
+package lb
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// A Host is what a chooser knows of one member of the cluster, as far as one
+// service is concerned.
+type Host struct {
+	// ID names the host. It is unique within a snapshot and stable over restarts.
+	ID string
+	// Weight is the host's capacity relative to the others. 0 drains: the host
+	// keeps the connections it has and gets no new ones.
+	Weight uint16
+	// Conns is the number of established connections of the service that the
+	// host serves, by its own count, at the time of its report.
+	Conns uint32
+	// Load is the used share of the host's resources, at the time of its report.
+	Load Resources
+	// Age is the age of the report when the snapshot was made.
+	Age time.Duration
+	// Live counts the connections that this chooser has handed to the host and
+	// that have not ended. It goes on counting after the snapshot was made, and
+	// successive snapshots share it. For the chooser's own host it counts the
+	// connections served, with Conns and LiveThen 0, so the own count is always
+	// exact. A nil Live means no correction.
+	Live *atomic.Int32
+	// LiveThen is the value of Live when the report arrived.
+	LiveThen int32
+	// Flags is the host's state.
+	Flags Flags
+}
+
+// Resources holds the used shares of a host's resources, from 0 (idle) to 1
+// (exhausted). A negative value means unknown.
+type Resources struct {
+	CPU, Memory, Disk, Network float32
+}
+
+// Flags is the state of a host as a set of bits.
+type Flags uint8
+
+// The states of a host. Any but Local keeps new connections away from it.
+const (
+	// Local marks the chooser's own host.
+	Local Flags = 1 << iota
+	// Draining marks a host that finishes what it has.
+	Draining
+	// Stale marks a host whose last report is too old to trust.
+	Stale
+	// Unhealthy marks a host whose server for this service does not answer.
+	Unhealthy
+)
+
+// Estimate returns the number of connections that the host probably serves now:
+// what it reported, plus the connections this chooser has handed to it since,
+// less those of them that have ended. It is never negative.
+//
+// Counting only what was sent since the report would err once a report is older
+// than a connection lives; the difference of a live count does not, since ends
+// are subtracted as they are seen.
+func (h *Host) Estimate() int64 {
+	n := int64(h.Conns)
+	if h.Live != nil {
+		n += int64(h.Live.Load()) - int64(h.LiveThen)
+	}
+	return max(n, 0)
+}
+
+// Eligible reports whether the host may get a new connection.
+func (h *Host) Eligible() bool {
+	return h.Weight > 0 && h.Flags&(Draining|Stale|Unhealthy) == 0
+}
+
+// A Snapshot describes the hosts of one service at one instant. It is immutable
+// but for the counters that its hosts point to. Hosts are sorted by ID, so hosts
+// that agree on the membership agree on the indexes.
+type Snapshot struct {
+	Hosts []Host
+	// Self is the index of the chooser's own host, -1 on a router that serves
+	// nothing itself.
+	Self int
+	// Members identifies the set of IDs: equal on hosts that know the same
+	// members, so that policies which depend on it can tell a change.
+	Members uint64
+}
+
+// A Flow identifies a new connection by two hashes, keyed with a seed that all
+// hosts of a cluster share. They are also a picker's only source of randomness,
+// so a run can be repeated.
+type Flow struct {
+	// Conn hashes the whole connection: both addresses, both ports, protocol.
+	Conn uint64
+	// Client hashes the client's address alone.
+	Client uint64
+}
+
+// An Action is what to do with a new connection.
+type Action uint8
+
+const (
+	// Serve leaves the connection to the chooser's own host.
+	Serve Action = iota
+	// Send hands it to the host of the choice.
+	Send
+	// Refuse turns it away.
+	Refuse
+)
+
+// A Choice is a picker's answer. The zero Choice serves the connection here.
+type Choice struct {
+	Do Action
+	// Host is the index of the chosen host in the snapshot, for Send.
+	Host int
+}
+
+// A Policy builds pickers. Build is called off the packet path, whenever there
+// is a new snapshot; it may allocate, and must not keep the snapshot's slice for
+// writing.
+type Policy interface {
+	Build(s *Snapshot) Picker
+}
+
+// A Picker chooses for one connection after another. Pick is called by several
+// goroutines at once; it neither blocks nor allocates. now is the time since an
+// origin of the caller's, only differences mean anything.
+type Picker interface {
+	Pick(f Flow, now time.Duration) Choice
+}
