@@ -79,7 +79,7 @@ const (
 func (h *Host) Estimate() int64 {
 	n := int64(h.Conns)
 	if h.Live != nil {
-		n += int64(h.Live.Load()) - int64(h.LiveThen)
+		n += int64(h.Live.Load() - h.LiveThen) // wraps like the counter does
 	}
 	return max(n, 0)
 }
