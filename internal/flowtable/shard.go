@@ -1,0 +1,173 @@
+package flowtable
+
+import (
+	"sync/atomic"
+	"unsafe"
+)
+
+// A Shard is a locked part of a table. Its methods may be called only between
+// Table.Lock and Unlock, with hashes of this shard.
+type Shard struct {
+	state
+	_ [cacheLine - unsafe.Sizeof(state{})%cacheLine]byte
+}
+
+// init gives an unused shard its memory, which is zero.
+func (s *Shard) init(t *Table, entries []Entry, heads []uint32) {
+	s.table, s.entries, s.heads = t, entries, heads
+	s.used, s.free = Classes, 0
+	for c := range uint32(Classes) {
+		s.entries[c].prev, s.entries[c].succ = c, c
+	}
+}
+
+// close flushes the shard and leaves it with room for the ends of the rings only.
+func (s *Shard) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range uint32(Classes) {
+		for s.entries[c].succ != c {
+			s.remove(&s.entries[s.entries[c].succ], Flushed)
+			s.table.live.Add(-1)
+		}
+	}
+	s.init(s.table, make([]Entry, Classes), make([]uint32, 1))
+}
+
+// Unlock unlocks the shard. The entries it returned may not be used any more.
+func (s *Shard) Unlock() { s.mu.Unlock() }
+
+// bucket returns the head of the chain of a hash.
+func (s *Shard) bucket(h uint64) *uint32 { return &s.heads[h&uint64(len(s.heads)-1)] }
+
+// Lookup returns the entry of a key whose hash is h, or nil if there is none.
+func (s *Shard) Lookup(k *Key, h uint64) *Entry {
+	for i := *s.bucket(h); i != 0; {
+		e := &s.entries[i]
+		if e.hash == uint32(h) && e.Key == *k {
+			return e
+		}
+		i = e.next
+	}
+	return nil
+}
+
+// Insert adds an entry for a key that is not in the table and whose hash is h.
+// The fields that are the caller's are zero.
+//
+// If the table is full, an entry of this shard gives way, as Config.Evict says.
+// If there is none, Insert counts that and returns nil.
+func (s *Shard) Insert(k *Key, h uint64, class Class, now uint32) *Entry {
+	if !s.reserve() && !s.evict() {
+		s.full++
+		return nil
+	}
+	i := s.take()
+	e, head := &s.entries[i], s.bucket(h)
+	e.Key = *k
+	e.ISN, e.Seq, e.Peer, e.Flags, e.NATPort, e.MSS = 0, 0, 0, 0, 0, 0
+	e.next = *head
+	// TouchEntry reads these two without the lock.
+	atomic.StoreUint32(&e.hash, uint32(h))
+	atomic.StoreUint32(head, i)
+	s.link(i, e, class, now)
+	s.inserted++
+	return e
+}
+
+// reserve claims room for one more entry in the table and in the shard.
+func (s *Shard) reserve() bool {
+	if s.free == 0 && int(s.used) == len(s.entries) {
+		return false
+	}
+	if s.table.live.Add(1) <= s.table.max {
+		return true
+	}
+	s.table.live.Add(-1)
+	return false
+}
+
+// evict removes the entry that is the first to give way, and keeps its room
+// claimed.
+func (s *Shard) evict() bool {
+	for _, c := range s.table.evict {
+		if i := s.entries[c].succ; i != uint32(c) {
+			s.remove(&s.entries[i], Evicted)
+			return true
+		}
+	}
+	return false
+}
+
+// take returns an entry that is not in use: the one that was freed last, which is
+// most likely still in the cache.
+func (s *Shard) take() uint32 {
+	i := s.free
+	if i == 0 {
+		i = s.used
+		s.used++
+		return i
+	}
+	s.free = s.entries[i].next
+	return i
+}
+
+// Move marks an entry as touched now, and puts it into a class, which may be the
+// one it is in.
+func (s *Shard) Move(e *Entry, class Class, now uint32) {
+	i := s.unlink(e)
+	s.link(i, e, class, now)
+}
+
+// Delete removes an entry.
+func (s *Shard) Delete(e *Entry) {
+	s.remove(e, Deleted)
+	s.table.live.Add(-1)
+}
+
+// remove frees an entry; the room it had stays claimed.
+func (s *Shard) remove(e *Entry, cause Cause) {
+	if s.table.onRemove != nil {
+		s.table.onRemove(e, cause)
+	}
+	i := s.unlink(e)
+	s.unchain(i, e)
+	e.Class, e.next = unused, s.free
+	s.free = i
+	s.removed[cause]++
+}
+
+// link appends entry i to the ring of a class.
+//
+// Goroutines read their clocks before they wait for the lock, so now may lie
+// before the time of the last entry. Taking that time instead keeps the ring
+// sorted.
+func (s *Shard) link(i uint32, e *Entry, class Class, now uint32) {
+	end := &s.entries[class]
+	last := &s.entries[end.prev]
+	if last != end && int32(now-last.touched) < 0 {
+		now = last.touched
+	}
+	e.prev, e.succ = end.prev, uint32(class)
+	last.succ, end.prev = i, i
+	e.Class, e.touched = class, now
+	s.count[class]++
+}
+
+// unlink takes an entry out of the ring of its class and returns its index.
+func (s *Shard) unlink(e *Entry) uint32 {
+	before, after := &s.entries[e.prev], &s.entries[e.succ]
+	i := before.succ
+	before.succ, after.prev = e.succ, e.prev
+	s.count[e.Class]--
+	return i
+}
+
+// unchain takes entry i out of the chain of its bucket.
+func (s *Shard) unchain(i uint32, e *Entry) {
+	link := s.bucket(uint64(e.hash))
+	for *link != i {
+		link = &s.entries[*link].next
+	}
+	atomic.StoreUint32(link, e.next)
+}

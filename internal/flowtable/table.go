@@ -1,0 +1,250 @@
+// Package flowtable remembers flows: a hash table of linked lists over a slab of
+// fixed size, in which entries also queue up to expire.
+//
+// It knows neither packets nor hosts nor clocks. Keys are bytes, what a flow is
+// bound to is a number, and the time is an argument: milliseconds of any clock
+// of the caller's that does not run backwards. The time may wrap around; it is
+// only ever compared by subtraction.
+//
+// The table is divided into shards, each with a mutex, and no method holds more
+// than one of them. In a shard an entry is on two lists at once: the chain of its
+// bucket, and the ring of its class. All entries of a class have the same
+// timeout, so a ring in which each touched entry moves to the end is always
+// sorted by the time at which its entries expire. To expire is to take from the
+// front, and to evict the oldest is the same: there is no timer, no heap and no
+// scan.
+//
+// Memory is fixed when the table is made. A flow costs 64 bytes for its entry and
+// 3 to 6 for its share of the buckets. On Linux all of it is mapped outside the
+// garbage collector's sight and becomes real as it is first used; elsewhere it is
+// a pair of slices without pointers, which the collector does not look into.
+//
+// A caller with a batch of packets hides the latency of memory by working in
+// passes: hash all keys and Touch each hash, then TouchEntry each, and only then
+// lock and look up, with one Lock for all hashes of the same ShardOf.
+package flowtable
+
+import (
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"math"
+	"math/bits"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+)
+
+// MaxTimeout is the longest timeout a class may have, about 12 days. The time
+// wraps after 49.7 days, and of two times the one less than half of that ahead is
+// the later; a quarter leaves the caller as much again to be late with Expire.
+const MaxTimeout = (1 << 30) * time.Millisecond
+
+// Config describes a table.
+type Config struct {
+	// MaxFlows is how many flows the table holds. There is no default.
+	MaxFlows int
+	// Shards is the number of shards, a power of two. More shards mean that fewer
+	// goroutines wait for one another. Default: the smallest power of two that is
+	// at least twice GOMAXPROCS.
+	Shards int
+	// Timeouts holds the idle timeout of each class, from 0 to MaxTimeout, rounded
+	// up to whole milliseconds. Entries of a class whose timeout is 0 never expire.
+	Timeouts [Classes]time.Duration
+	// Evict lists the classes whose entries may give way to a new one when the
+	// table is full: first all of the first class, the oldest first, and so on.
+	// Default: none, and a full table takes no new flow.
+	Evict []Class
+	// OnRemove, if not nil, is told of each entry that leaves the table, just
+	// before it does. It is called under the shard's lock and must not call back
+	// into the table.
+	OnRemove func(*Entry, Cause)
+	// Keep, if not nil, is asked before an entry expires whether its flow is still
+	// alive elsewhere. If so, the entry stays as if just touched. It is called
+	// under the shard's lock and must not call back into the table.
+	Keep func(*Entry) bool
+}
+
+// A Cause says why an entry left the table.
+type Cause uint8
+
+// The causes.
+const (
+	Expired Cause = iota // it was idle for the timeout of its class
+	Evicted              // the table was full, and a new entry took its place
+	Deleted              // the caller deleted it
+	Flushed              // the table was closed
+
+	causes
+)
+
+// String returns the cause's name in lower case.
+func (c Cause) String() string {
+	return [...]string{"expired", "evicted", "deleted", "flushed"}[c]
+}
+
+// A Table is a table of flows. All its methods may be called by several
+// goroutines at once; Close alone must come after all others.
+type Table struct {
+	seed     maphash.Seed
+	shift    uint // a hash shifted right by it is the index of its shard
+	shards   []Shard
+	max      int64
+	timeouts [Classes]int32 // milliseconds
+	evict    []Class
+	onRemove func(*Entry, Cause)
+	keep     func(*Entry) bool
+	slab     slab
+
+	_      [cacheLine]byte
+	live   atomic.Int64  // entries in all shards, and slots being reserved
+	cursor atomic.Uint32 // the shard that Expire visited last
+	_      [cacheLine]byte
+}
+
+// cacheLine is the distance, in bytes, at which two variables do not disturb each
+// other: two lines, since x86 fetches them in pairs.
+const cacheLine = 128
+
+// New returns an empty table.
+func New(cfg Config) (*Table, error) {
+	if cfg.Shards == 0 {
+		cfg.Shards = 1 << bits.Len(uint(2*runtime.GOMAXPROCS(0)-1))
+	}
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	t := &Table{
+		seed:     maphash.MakeSeed(),
+		shift:    uint(64 - bits.TrailingZeros(uint(cfg.Shards))),
+		shards:   make([]Shard, cfg.Shards),
+		max:      int64(cfg.MaxFlows),
+		evict:    slices.Clone(cfg.Evict),
+		onRemove: cfg.OnRemove,
+		keep:     cfg.Keep,
+	}
+	for c, d := range cfg.Timeouts {
+		t.timeouts[c] = int32((d + time.Millisecond - 1) / time.Millisecond)
+	}
+	slots, buckets := geometry(cfg.MaxFlows, cfg.Shards)
+	var err error
+	if t.slab, err = newSlab(slots*cfg.Shards, buckets*cfg.Shards); err != nil {
+		return nil, fmt.Errorf("flowtable: no memory for MaxFlows %d, choose fewer: %w", cfg.MaxFlows, err)
+	}
+	for i := range t.shards {
+		entries := t.slab.entries[i*slots : (i+1)*slots]
+		t.shards[i].init(t, entries, t.slab.heads[i*buckets:(i+1)*buckets])
+	}
+	return t, nil
+}
+
+func (cfg *Config) validate() error {
+	if cfg.MaxFlows < 1 || int64(cfg.MaxFlows) > maxFlows {
+		return fmt.Errorf("flowtable: MaxFlows is %d; it must be 1 to %d", cfg.MaxFlows, int64(maxFlows))
+	}
+	if cfg.Shards < 1 || cfg.Shards > maxShards || cfg.Shards&(cfg.Shards-1) != 0 {
+		return fmt.Errorf("flowtable: Shards is %d; it must be a power of two up to %d", cfg.Shards, maxShards)
+	}
+	for c, d := range cfg.Timeouts {
+		if d < 0 || d > MaxTimeout {
+			return fmt.Errorf("flowtable: Timeouts[%d] is %v; it must be 0 to %v", c, d, MaxTimeout)
+		}
+	}
+	for i, c := range cfg.Evict {
+		if c >= Classes {
+			return fmt.Errorf("flowtable: Evict[%d] is class %d; classes are 0 to %d", i, c, Classes-1)
+		}
+		if slices.Contains(cfg.Evict[:i], c) {
+			return errors.New("flowtable: Evict names a class twice")
+		}
+	}
+	return nil
+}
+
+const (
+	// maxFlows keeps links within 31 bits, and all sizes in bytes within an int.
+	maxFlows = min(1<<31, math.MaxInt/(2*entrySize)) - 1<<16
+	// maxShards is far more than there are processors to run into each other.
+	maxShards = 1 << 12
+)
+
+// geometry returns how many slots and buckets each shard gets.
+//
+// MaxFlows bounds the flows of all shards together, and a secret hash spreads
+// them by chance, so a shard needs room for more than its mean m. The deviation
+// is √m; at 8 of them, and 64 slots for when m is small, no shard fills up before
+// the table does. The slack is 0.5 % of 10 M flows in 4 shards, and becomes real
+// memory only where it is used.
+//
+// The number of buckets is the power of two nearest to m by ratio: 0.7 to 1.4
+// flows per bucket.
+func geometry(maxFlows, shards int) (slots, buckets int) {
+	m := float64(maxFlows) / float64(shards)
+	room := min(maxFlows, int(math.Ceil(m+8*math.Sqrt(m)))+64)
+	return Classes + room, 1 << max(0, int(math.Round(math.Log2(m))))
+}
+
+// Hash returns the hash of a key: secret, and different in every table. The high
+// bits choose the shard, the low bits the bucket.
+func (t *Table) Hash(k *Key) uint64 {
+	return maphash.Bytes(t.seed, (*[unsafe.Sizeof(Key{})]byte)(unsafe.Pointer(k))[:])
+}
+
+// Touch loads the head of the hash's bucket into the cache, without the lock. It
+// does not wait for it: a loop over Touch has many loads in flight.
+func (t *Table) Touch(h uint64) {
+	s := &t.shards[h>>t.shift]
+	atomic.LoadUint32(s.bucket(h))
+}
+
+// TouchEntry loads the first entry of the hash's bucket into the cache, without
+// the lock. It waits only for what Touch loads, so call that first, for the whole
+// batch.
+func (t *Table) TouchEntry(h uint64) {
+	s := &t.shards[h>>t.shift]
+	atomic.LoadUint32(&s.entries[atomic.LoadUint32(s.bucket(h))].hash)
+}
+
+// ShardOf returns the index of the hash's shard, from 0 to Shards-1. A caller who
+// groups a batch by it can serve each group under one Lock, of any of its hashes.
+func (t *Table) ShardOf(h uint64) int { return int(h >> t.shift) }
+
+// Shards returns the number of shards.
+func (t *Table) Shards() int { return len(t.shards) }
+
+// Lock locks the hash's shard, waiting for it if need be, and returns it. Nobody
+// may lock a second shard before unlocking the first.
+func (t *Table) Lock(h uint64) *Shard {
+	s := &t.shards[h>>t.shift]
+	s.mu.Lock()
+	return s
+}
+
+// Close removes all entries, telling OnRemove, and releases the memory. No other
+// method may run at the same time. Afterwards the table is empty, and too full
+// for anything new.
+func (t *Table) Close() error {
+	for i := range t.shards {
+		t.shards[i].close()
+	}
+	freed := t.slab
+	t.slab = slab{}
+	return freed.release()
+}
+
+// state is a Shard without the padding.
+type state struct {
+	mu      sync.Mutex
+	table   *Table
+	entries []Entry  // the first Classes are the ends of the rings, never flows
+	heads   []uint32 // of the buckets' chains; a power of two of them
+	used    uint32   // entries[used:] were never used: their memory is not touched before
+	free    uint32   // first of the entries that were used and are not now
+	count   [Classes]int
+	// counters
+	inserted, full uint64
+	removed        [causes]uint64
+}

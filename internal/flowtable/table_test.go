@@ -1,0 +1,369 @@
+package flowtable
+
+import (
+	"encoding/binary"
+	"maps"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	closed Class = iota
+	embryonic
+	established
+	forever // has no timeout
+)
+
+// newTable makes a table that the test closes.
+func newTable(tb testing.TB, cfg Config) *Table {
+	tb.Helper()
+	t, err := New(cfg)
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, t.Close()) })
+	return t
+}
+
+// key returns the n-th of many keys.
+func key(n int) Key {
+	k := Key{ClientPort: uint16(n), Port: 80}
+	binary.BigEndian.PutUint64(k.Client[8:], uint64(n))
+	return k
+}
+
+func insert(t *Table, k Key, class Class, now uint32) bool {
+	h := t.Hash(&k)
+	s := t.Lock(h)
+	defer s.Unlock()
+	return s.Insert(&k, h, class, now) != nil
+}
+
+// with calls f with the entry of k, nil if there is none.
+func with(t *Table, k Key, f func(*Shard, *Entry)) {
+	h := t.Hash(&k)
+	s := t.Lock(h)
+	defer s.Unlock()
+	f(s, s.Lookup(&k, h))
+}
+
+func has(t *Table, k Key) (ok bool) {
+	with(t, k, func(_ *Shard, e *Entry) { ok = e != nil })
+	return ok
+}
+
+func TestNewRefuses(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		cfg  Config
+		want string
+	}{
+		{"no size", Config{}, "MaxFlows is 0"},
+		{"negative size", Config{MaxFlows: -1}, "MaxFlows is -1"},
+		{"huge", Config{MaxFlows: 1 << 40}, "MaxFlows is"},
+		{"odd shards", Config{MaxFlows: 1, Shards: 3}, "Shards is 3"},
+		{"negative shards", Config{MaxFlows: 1, Shards: -2}, "Shards is -2"},
+		{"negative timeout", Config{MaxFlows: 1, Timeouts: [Classes]time.Duration{2: -1}}, "Timeouts[2]"},
+		{"long timeout", Config{MaxFlows: 1, Timeouts: [Classes]time.Duration{MaxTimeout + 1}}, "Timeouts[0]"},
+		{"no such class", Config{MaxFlows: 1, Evict: []Class{1, 8}}, "Evict[1]"},
+		{"class twice", Config{MaxFlows: 1, Evict: []Class{1, 1}}, "twice"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := New(c.cfg)
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+}
+
+func TestDefaultShards(t *testing.T) {
+	n := newTable(t, Config{MaxFlows: 1}).Shards()
+	require.GreaterOrEqual(t, n, 2*runtime.GOMAXPROCS(0))
+	require.Less(t, n, 4*runtime.GOMAXPROCS(0))
+	require.Zero(t, n&(n-1))
+}
+
+func TestEntryKeepsTheCallersFields(t *testing.T) {
+	tab := newTable(t, Config{MaxFlows: 1, Shards: 1})
+	require.True(t, insert(tab, key(1), established, 7))
+	with(tab, key(1), func(_ *Shard, e *Entry) {
+		require.Equal(t, uint32(7), e.Touched())
+		e.ISN, e.Seq, e.Peer, e.Flags, e.NATPort, e.MSS = 1, 2, 3, 4, 5, 6
+	})
+	with(tab, key(1), func(s *Shard, e *Entry) {
+		require.Equal(t, [...]uint32{1, 2, 3, 4, 5, 6},
+			[...]uint32{e.ISN, e.Seq, e.Peer, uint32(e.Flags), uint32(e.NATPort), uint32(e.MSS)})
+		s.Delete(e)
+	})
+	require.True(t, insert(tab, key(2), closed, 8), "the slot is free again")
+	with(tab, key(2), func(_ *Shard, e *Entry) {
+		require.Equal(t, Entry{Key: key(2), Class: closed},
+			Entry{Key: e.Key, ISN: e.ISN, Seq: e.Seq, Peer: e.Peer, Class: e.Class, Flags: e.Flags, NATPort: e.NATPort, MSS: e.MSS},
+			"and clean")
+	})
+}
+
+func TestExpiryIsInOrderOfLastTouch(t *testing.T) {
+	var gone []uint16
+	tab := newTable(t, Config{
+		MaxFlows: 8, Shards: 1,
+		Timeouts: [Classes]time.Duration{embryonic: 100 * time.Millisecond},
+		OnRemove: func(e *Entry, c Cause) {
+			if c == Expired {
+				gone = append(gone, e.Key.ClientPort)
+			}
+		},
+	})
+	start := ^uint32(0) - 20 // the time wraps during the test
+	for n := range 4 {
+		insert(tab, key(n), embryonic, start+uint32(n*10))
+	}
+	insert(tab, key(9), forever, start)
+	with(tab, key(1), func(s *Shard, e *Entry) { s.Move(e, embryonic, start+50) })
+
+	require.Zero(t, tab.Expire(start+99, 100))
+	require.Equal(t, 1, tab.Expire(start+100, 100))
+	require.Equal(t, 1, tab.Expire(start+149, 1), "bounded")
+	require.Equal(t, 1, tab.Expire(start+149, 100))
+	require.Equal(t, 1, tab.Expire(start+150, 100))
+	require.Equal(t, []uint16{0, 2, 3, 1}, gone)
+	require.Zero(t, tab.Expire(start+1<<30, 100))
+	require.Equal(t, 1, tab.Count(forever))
+}
+
+func TestClockThatStepsBack(t *testing.T) {
+	tab := newTable(t, Config{MaxFlows: 2, Shards: 1, Timeouts: [Classes]time.Duration{time.Millisecond * 10}})
+	insert(tab, key(0), 0, 100)
+	insert(tab, key(1), 0, 95) // read before, locked after
+	require.Zero(t, tab.Expire(109, 10))
+	require.Equal(t, 2, tab.Expire(110, 10))
+}
+
+func TestKeepPutsExpiryOff(t *testing.T) {
+	alive := true
+	tab := newTable(t, Config{
+		MaxFlows: 1, Shards: 1,
+		Timeouts: [Classes]time.Duration{established: 10 * time.Millisecond},
+		Keep:     func(e *Entry) bool { return alive && e.Key == key(1) },
+	})
+	insert(tab, key(1), established, 0)
+	require.Zero(t, tab.Expire(15, 10))
+	require.True(t, has(tab, key(1)))
+	alive = false
+	require.Zero(t, tab.Expire(24, 10), "touched at 15")
+	require.Equal(t, 1, tab.Expire(25, 10))
+}
+
+func TestExpireIsFairToShards(t *testing.T) {
+	const shards, each, batch = 4, 300, 4
+	tab := newTable(t, Config{MaxFlows: 10_000, Shards: shards, Timeouts: [Classes]time.Duration{1}})
+	left := make([]int, shards)
+	for n := 0; slices.Min(left) < each; n++ {
+		k := key(n)
+		if i := tab.ShardOf(tab.Hash(&k)); left[i] < each {
+			insert(tab, k, 0, 0)
+			left[i]++
+		}
+	}
+	for range shards * 10 {
+		require.Equal(t, batch, tab.Expire(10, batch))
+	}
+	clear(left)
+	for e := range tab.All() {
+		left[tab.ShardOf(tab.Hash(&e.Key))]++
+	}
+	require.Equal(t, []int{260, 260, 260, 260}, left)
+	require.Equal(t, shards*260, tab.Expire(10, 1<<30))
+}
+
+func TestEvictionOrder(t *testing.T) {
+	var evicted []uint16
+	tab := newTable(t, Config{
+		MaxFlows: 6, Shards: 1,
+		Evict: []Class{closed, embryonic},
+		OnRemove: func(e *Entry, c Cause) {
+			if c == Evicted {
+				evicted = append(evicted, e.Key.ClientPort)
+			}
+		},
+	})
+	for n, class := range []Class{established, embryonic, embryonic, closed, closed, established} {
+		require.True(t, insert(tab, key(n), class, uint32(n)))
+	}
+	with(tab, key(3), func(s *Shard, e *Entry) { s.Move(e, closed, 9) })
+	for n := 10; n < 14; n++ {
+		require.True(t, insert(tab, key(n), established, uint32(n)))
+	}
+	require.Equal(t, []uint16{4, 3, 1, 2}, evicted)
+	require.False(t, insert(tab, key(20), established, 20), "established entries never give way")
+	require.Equal(t, Stats{Inserted: 10, Evicted: 4, Full: 1}, tab.Stats())
+	require.Equal(t, 6, tab.Len())
+}
+
+func TestFillsUpWholly(t *testing.T) {
+	for _, size := range []int{1, 3, 64, 1000, 100_000} {
+		for _, shards := range []int{1, 4, 64} {
+			tab := newTable(t, Config{MaxFlows: size, Shards: shards})
+			for n := range size {
+				require.True(t, insert(tab, key(n), 0, 0), "flow %d of %d in %d shards", n, size, shards)
+			}
+			require.False(t, insert(tab, key(size), 0, 0))
+			require.Equal(t, size, tab.Len())
+			for n := range size {
+				require.True(t, has(tab, key(n)))
+			}
+		}
+	}
+}
+
+func TestAllMayChangeTheTable(t *testing.T) {
+	const flows = 1000
+	tab := newTable(t, Config{MaxFlows: flows, Shards: 4})
+	for n := range flows {
+		insert(tab, key(n), 0, 0)
+	}
+	seen := map[Key]int{}
+	for e := range tab.All() {
+		seen[e.Key]++
+		with(tab, e.Key, func(s *Shard, e *Entry) { s.Delete(e) })
+	}
+	require.Len(t, seen, flows)
+	require.Equal(t, 1, slices.Max(slices.Collect(maps.Values(seen))))
+	require.Zero(t, tab.Len())
+	for range tab.All() {
+		require.Fail(t, "nothing is left")
+	}
+}
+
+func TestAllStops(t *testing.T) {
+	tab := newTable(t, Config{MaxFlows: 100})
+	for n := range 100 {
+		insert(tab, key(n), 0, 0)
+	}
+	n := 0
+	for range tab.All() {
+		if n++; n == 3 {
+			break
+		}
+	}
+	require.Equal(t, 3, n)
+}
+
+func TestClose(t *testing.T) {
+	flushed := 0
+	tab, err := New(Config{MaxFlows: 100, OnRemove: func(_ *Entry, c Cause) {
+		require.Equal(t, "flushed", c.String())
+		flushed++
+	}})
+	require.NoError(t, err)
+	for n := range 50 {
+		insert(tab, key(n), Class(n%Classes), 0)
+	}
+	require.NoError(t, tab.Close())
+	require.Equal(t, 50, flushed)
+	require.Zero(t, tab.Len())
+	require.False(t, has(tab, key(1)), "a closed table is empty")
+	require.False(t, insert(tab, key(1), 0, 0), "and full")
+	require.NoError(t, tab.Close(), "closing again does nothing")
+}
+
+func TestHashIsSecret(t *testing.T) {
+	k := key(1)
+	a, b := newTable(t, Config{MaxFlows: 1}), newTable(t, Config{MaxFlows: 1})
+	require.Equal(t, a.Hash(&k), a.Hash(&k))
+	require.NotEqual(t, a.Hash(&k), b.Hash(&k))
+}
+
+func TestHashCoversTheWholeKey(t *testing.T) {
+	tab := newTable(t, Config{MaxFlows: 1})
+	seen := map[uint64]bool{}
+	for _, k := range []Key{
+		{}, {Client: [16]byte{1}}, {Client: [16]byte{15: 1}},
+		{ClientPort: 1}, {Port: 1}, {Service: 1}, {Addr: 1},
+	} {
+		seen[tab.Hash(&k)] = true
+	}
+	require.Len(t, seen, 7)
+}
+
+func TestNoAllocation(t *testing.T) {
+	tab := newTable(t, Config{MaxFlows: 100, Timeouts: [Classes]time.Duration{time.Second}, Evict: []Class{0}})
+	k, now := key(1), uint32(0)
+	require.Zero(t, testing.AllocsPerRun(1000, func() {
+		now += 2000
+		h := tab.Hash(&k)
+		tab.Touch(h)
+		tab.TouchEntry(h)
+		s := tab.Lock(h)
+		e := s.Lookup(&k, h)
+		if e == nil {
+			e = s.Insert(&k, h, 0, now)
+		}
+		s.Move(e, 1, now)
+		s.Move(e, 0, now)
+		s.Unlock()
+		tab.Expire(now+1000, 10)
+	}))
+}
+
+// TestConcurrentUse lets goroutines quarrel over few keys in a table that is
+// mostly full, and then counts. The race detector watches.
+func TestConcurrentUse(t *testing.T) {
+	const goroutines, rounds, keys, size = 8, 5000, 300, 200
+	var mu sync.Mutex
+	removed := 0
+	tab := newTable(t, Config{
+		MaxFlows: size, Shards: 4,
+		Timeouts: [Classes]time.Duration{50 * time.Millisecond, 100 * time.Millisecond},
+		Evict:    []Class{0},
+		OnRemove: func(*Entry, Cause) { mu.Lock(); removed++; mu.Unlock() },
+	})
+	var overfull atomic.Int32
+	var wg sync.WaitGroup
+	for g := range goroutines {
+		wg.Go(func() {
+			for i := range rounds {
+				now := uint32(i)
+				k := key((i*7919 + g*104729) % keys)
+				h := tab.Hash(&k)
+				tab.Touch(h)
+				tab.TouchEntry(h)
+				s := tab.Lock(h)
+				switch e := s.Lookup(&k, h); {
+				case e == nil:
+					s.Insert(&k, h, Class(i&1), now)
+				case i%5 == 0:
+					s.Delete(e)
+				default:
+					e.Seq++
+					s.Move(e, Class(i&1), now)
+				}
+				s.Unlock()
+				switch {
+				case i%64 == g:
+					tab.Expire(now, 8)
+				case i%1024 == g:
+					n := 0
+					for range tab.All() {
+						n++
+					}
+					_ = tab.Stats()
+					_ = tab.Count(0)
+					if n > keys || tab.Len() > size {
+						overfull.Add(1)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	require.Zero(t, overfull.Load(), "times that there were more entries than keys or room")
+	st := tab.Stats()
+	require.Equal(t, tab.Len(), tab.Count(0)+tab.Count(1))
+	require.Equal(t, uint64(removed), st.Expired+st.Evicted+st.Deleted)
+	require.Equal(t, uint64(tab.Len()), st.Inserted-uint64(removed))
+	require.Positive(t, st.Full+st.Evicted, "the table was full at times")
+}
