@@ -12,6 +12,13 @@
 // [Host.Estimate]: a chooser knows exactly how many connections it has itself
 // handed to a peer, so it adds the change since that peer's report.
 //
+// [HomeOrOther] is the default policy; [Parse] makes one from its name and
+// parameters, as a configuration file has them. What they share: only eligible
+// hosts get connections (see [Host.Eligible]), and if there is none the own host
+// serves; loads are compared per weight; equals are told apart by the flow's
+// hash, never by their position; and since serving here costs nothing while a
+// redirect costs a hop, a connection leaves only for a gain.
+//
 // The package imports neither a network nor a clock: the same code runs in a
 // router, in a test and in a simulator.
 package lb
@@ -100,6 +107,21 @@ type Snapshot struct {
 	// Members identifies the set of IDs: equal on hosts that know the same
 	// members, so that policies which depend on it can tell a change.
 	Members uint64
+}
+
+// HashMembers returns the value of Snapshot.Members for hosts that are sorted by
+// ID: FNV-1a over the IDs, each closed by a zero byte so that their borders
+// count. Whoever makes snapshots uses it, so that all hosts agree.
+func HashMembers(hosts []Host) uint64 {
+	const offset, prime = 14695981039346656037, 1099511628211
+	sum := uint64(offset)
+	for i := range hosts {
+		for _, c := range []byte(hosts[i].ID) {
+			sum = (sum ^ uint64(c)) * prime
+		}
+		sum *= prime // the closing zero byte
+	}
+	return sum
 }
 
 // A Flow identifies a new connection by two hashes, keyed with a seed that all
