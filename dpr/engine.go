@@ -1,0 +1,255 @@
+package dpr
+
+import (
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/carom-dpr/carom/internal/flowtable"
+	"github.com/carom-dpr/carom/internal/header"
+	"github.com/carom-dpr/carom/internal/siphash"
+)
+
+// An Engine decides what happens to packets. It does no I/O, starts no goroutine
+// and reads no clock. All methods may be called from several goroutines at once.
+type Engine struct {
+	cfg    Config
+	seed   siphash.Key
+	table  *flowtable.Table
+	view   atomic.Pointer[view]
+	epoch  time.Time
+	errors limiter
+	full   atomic.Int64 // when the table last had no room, since epoch; 0 for never
+	stats  counters
+	jobs   sync.Pool // of *batch
+
+	mu           sync.Mutex // guards changes of view and all below
+	serviceIndex map[string]uint16
+	addrIndex    map[[16]byte]uint16
+	addrs        []netip.Addr // by index
+	flowCounters map[hostService]*flowCounters
+	generation   uint16
+}
+
+// New returns an engine without peers. Its memory is reserved at once and used as
+// flows come.
+func New(cfg Config) (*Engine, error) {
+	cfg.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	e := &Engine{
+		cfg:          cfg,
+		seed:         siphash.KeyFromBytes(cfg.Seed[:]),
+		epoch:        time.Now(),
+		serviceIndex: make(map[string]uint16),
+		addrIndex:    make(map[[16]byte]uint16),
+		flowCounters: make(map[hostService]*flowCounters),
+	}
+	e.errors.interval = time.Second / time.Duration(cfg.ErrorsPerSecond)
+	e.view.Store(&view{peers: make([]peer, 1)})
+	e.jobs.New = func() any { return &batch{engine: e} }
+	if err := e.SetServices(cfg.Services); err != nil {
+		return nil, err
+	}
+	tc := flowtable.Config{MaxFlows: cfg.MaxFlows, Evict: evictionOrder, OnRemove: e.removed}
+	for class, d := range cfg.Timeouts.byClass() {
+		tc.Timeouts[class] = d
+	}
+	var err error
+	if e.table, err = flowtable.New(tc); err != nil {
+		return nil, fmt.Errorf("dpr: %w", err)
+	}
+	return e, nil
+}
+
+// Close releases the flow table. No other method may be running or be called
+// afterwards.
+func (e *Engine) Close() error { return e.table.Close() }
+
+// removed keeps the open counts true when an entry leaves the table.
+func (e *Engine) removed(entry *flowtable.Entry, _ flowtable.Cause) {
+	if entry.Flags&counted == 0 {
+		return
+	}
+	if p := e.view.Load().peer(PeerID(entry.Peer)); p != nil {
+		p.count[entry.Key.Service].open.Add(-1)
+	}
+}
+
+// Tick forgets flows that were idle for too long, at most 32,768 at a time, which
+// takes a few milliseconds. Call it about ten times a second.
+func (e *Engine) Tick(now time.Time) {
+	e.table.Expire(e.millis(now), maxExpire)
+}
+
+// maxExpire keeps up with 300,000 new flows a second at ten ticks a second.
+const maxExpire = 1 << 15
+
+func (e *Engine) since(now time.Time) time.Duration { return now.Sub(e.epoch) }
+
+// millis is the clock of the flow table. It wraps after 49 days, which the table
+// expects.
+func (e *Engine) millis(now time.Time) uint32 {
+	return uint32(e.since(now) / time.Millisecond)
+}
+
+// Process decides about each packet and rewrites it: afterwards its Verdict says
+// where it goes and, for Forward, Peer to whom. A packet with a Peer came from an
+// uplink, one without from a device. The packets and their buffers stay the
+// caller's; now is the current time.
+//
+// Process allocates nothing, blocks for no longer than a table lock, and is fastest
+// with batches of 32 or more.
+func (e *Engine) Process(pkts []Packet, now time.Time) {
+	b := e.jobs.Get().(*batch)
+	b.view, b.now, b.millis = e.view.Load(), e.since(now), e.millis(now)
+	for len(pkts) > 0 {
+		n := min(len(pkts), maxBatch)
+		b.run(pkts[:n])
+		pkts = pkts[n:]
+	}
+	b.flush()
+	e.jobs.Put(b)
+}
+
+// maxBatch is how many packets are looked up together: enough to overlap the cache
+// misses of a large table, few enough to stay in the first-level cache.
+const maxBatch = 64
+
+// A batch is the working state of one Process.
+type batch struct {
+	engine *Engine
+	view   *view
+	now    time.Duration
+	millis uint32
+	count  [numCounters]uint32
+	jobs   [maxBatch]job
+}
+
+// A job is a packet between its two passes.
+type job struct {
+	hdr     header.Packet
+	service *service // nil: the verdict is there already
+	key     flowtable.Key
+	hash    uint64
+}
+
+// run parses, hashes and touches all packets before it looks up any: the cache
+// misses of a large table then overlap.
+func (b *batch) run(pkts []Packet) {
+	for i := range pkts {
+		p, j := &pkts[i], &b.jobs[i]
+		b.classify(p, j)
+		if j.service != nil {
+			j.hash = b.engine.table.Hash(&j.key)
+			b.engine.table.Touch(j.hash)
+		}
+	}
+	for i := range pkts {
+		p, j := &pkts[i], &b.jobs[i]
+		if j.service != nil {
+			b.decide(p, j)
+		}
+		b.count[p.Verdict]++
+	}
+}
+
+// classify gives packets that need no flow their verdict, and others their
+// service and key.
+func (b *batch) classify(p *Packet, j *job) {
+	j.service = nil
+	uplink := p.Peer != 0
+	if uplink {
+		b.count[fromUplink]++
+	}
+	if reason := j.hdr.Parse(p.Bytes()); reason != header.OK {
+		b.drop(p, parseReason(reason))
+		return
+	}
+	p.Len = j.hdr.Len
+	service, addr := b.view.lookup(Proto(j.hdr.Proto), &j.hdr.Dst, j.hdr.DstPort)
+	switch {
+	case service == nil && uplink:
+		b.drop(p, NotService)
+	case service == nil:
+		p.Verdict = Pass
+	case uplink:
+		p.Verdict = Local
+		if opens(&j.hdr) {
+			service.count.in.Add(1)
+		}
+	default:
+		j.service = service
+		j.key = flowtable.Key{
+			Client:     j.hdr.Src,
+			ClientPort: j.hdr.SrcPort,
+			Port:       j.hdr.DstPort,
+			Service:    service.index,
+			Addr:       addr,
+		}
+	}
+}
+
+// opens reports whether the packet is a TCP connection's first.
+func opens(h *header.Packet) bool {
+	return h.Proto == header.ProtoTCP && h.TCPFlags&(header.SYN|header.ACK) == header.SYN
+}
+
+// decide looks the flow up and gives the packet its verdict.
+func (b *batch) decide(p *Packet, j *job) {
+	shard := b.engine.table.Lock(j.hash)
+	defer shard.Unlock()
+	entry := shard.Lookup(&j.key, j.hash)
+	if entry != nil && entry.Peer != 0 && b.view.peer(PeerID(entry.Peer)) == nil {
+		shard.Delete(entry)
+		entry = nil
+		b.count[peerGone]++
+	}
+	if entry != nil && !b.reopens(entry, &j.hdr) {
+		b.track(shard, entry, &j.hdr)
+		b.apply(p, j, PeerID(entry.Peer))
+		return
+	}
+	if entry != nil {
+		shard.Delete(entry)
+	}
+	if j.hdr.Proto == header.ProtoTCP && !opens(&j.hdr) {
+		b.unknown(p, j, shard)
+		return
+	}
+	b.open(p, j, shard)
+}
+
+// apply does what was bound to a flow: peer serves it, or this host if peer is 0.
+func (b *batch) apply(p *Packet, j *job, peer PeerID) {
+	if peer == 0 {
+		p.Verdict = Local
+		return
+	}
+	to := b.view.peer(peer)
+	if b.fits(p, &j.hdr, to) && b.hop(p, &j.hdr) {
+		p.Verdict, p.Peer = Forward, peer
+	}
+}
+
+// hop lowers the packet's TTL or hop limit, the last guard against a circle.
+func (b *batch) hop(p *Packet, h *header.Packet) bool {
+	if h.HopLimit <= 1 {
+		b.expired(p, h)
+		return false
+	}
+	if h.Version == 4 {
+		header.IPv4(p.Bytes()).DecrementTTL()
+	} else {
+		header.IPv6(p.Bytes()).SetHopLimit(h.HopLimit - 1)
+	}
+	return true
+}
+
+func (b *batch) drop(p *Packet, r Reason) {
+	p.Verdict = Drop
+	b.count[firstReason+int(r)]++
+}

@@ -1,0 +1,58 @@
+package dpr
+
+import (
+	"iter"
+	"net/netip"
+	"time"
+
+	"github.com/carom-dpr/carom/internal/flowtable"
+)
+
+// A Flow is one entry of the flow table, for people to look at.
+type Flow struct {
+	// Service is the service's name.
+	Service string
+	// Client is the client's address and port, Dialled those that it dialled.
+	Client, Dialled netip.AddrPort
+	// State is how far the flow has come.
+	State State
+	// Peer is the host that serves it; empty for this host.
+	Peer string
+	// Idle is the time since the last packet.
+	Idle time.Duration
+}
+
+// Flows iterates over the flow table, in no order. Packets flow on meanwhile: a
+// flow that comes or goes may be seen or not, one that stays is seen once. The
+// loop's body may take its time, no lock is held.
+func (e *Engine) Flows(now time.Time) iter.Seq[Flow] {
+	return func(yield func(Flow) bool) {
+		v := e.view.Load()
+		for entry := range e.table.All() {
+			if f, ok := v.flow(&entry, e.millis(now)); ok && !yield(f) {
+				return
+			}
+		}
+	}
+}
+
+func tableClass(s State) flowtable.Class { return flowtable.Class(s) }
+
+// flow describes an entry; it fails for fragments and for services that are gone.
+func (v *view) flow(e *flowtable.Entry, now uint32) (Flow, bool) {
+	index := int(e.Key.Service)
+	if index >= len(v.services) || v.services[index] == nil {
+		return Flow{}, false
+	}
+	f := Flow{
+		Service: v.services[index].Name,
+		Client:  netip.AddrPortFrom(netip.AddrFrom16(e.Key.Client).Unmap(), e.Key.ClientPort),
+		Dialled: netip.AddrPortFrom(v.addrs[e.Key.Addr], e.Key.Port),
+		State:   State(e.Class),
+		Idle:    time.Duration(int32(now-e.Touched())) * time.Millisecond,
+	}
+	if p := v.peer(PeerID(e.Peer)); p != nil {
+		f.Peer = p.name
+	}
+	return f, true
+}

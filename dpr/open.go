@@ -1,0 +1,132 @@
+package dpr
+
+import (
+	"encoding/binary"
+
+	"github.com/carom-dpr/carom/internal/flowtable"
+	"github.com/carom-dpr/carom/internal/header"
+	"github.com/carom-dpr/carom/internal/siphash"
+	"github.com/carom-dpr/carom/lb"
+)
+
+// open asks the policy about a new flow and binds the flow to the answer.
+func (b *batch) open(p *Packet, j *job, shard *flowtable.Shard) {
+	flow := b.flow(&j.hdr)
+	peer, refused := PeerID(0), false
+	if c := j.service.choice.Load(); c != nil {
+		peer, refused = b.pick(c, flow)
+	}
+	if refused {
+		j.service.count.refused.Add(1)
+		b.refuse(p, &j.hdr)
+		return
+	}
+	if peer != 0 || j.hdr.Proto != header.ProtoTCP || b.engine.cfg.TrackLocal {
+		if !b.bind(j, shard, peer) {
+			b.engine.full.Store(int64(b.now))
+			b.count[tableFull]++
+			peer = b.stateless(j, flow)
+		}
+	}
+	if peer == 0 {
+		j.service.count.served.Add(1)
+	} else {
+		j.service.count.out.Add(1)
+	}
+	b.apply(p, j, peer)
+}
+
+// pick returns the peer that is to serve the flow, 0 for this host.
+func (b *batch) pick(c *choice, flow lb.Flow) (peer PeerID, refused bool) {
+	answer := c.picker.Pick(flow, b.now)
+	switch {
+	case answer.Do == lb.Refuse:
+		return 0, true
+	case answer.Do == lb.Send && b.view.peer(c.peers[answer.Host]) != nil:
+		return c.peers[answer.Host], false
+	}
+	return 0, false
+}
+
+// bind enters the flow into the table; it fails when the table is full.
+func (b *batch) bind(j *job, shard *flowtable.Shard, peer PeerID) bool {
+	state := UDPNew
+	if j.hdr.Proto == header.ProtoTCP {
+		state = Embryonic
+		if !opens(&j.hdr) {
+			state = Established
+		}
+	}
+	entry := shard.Insert(&j.key, j.hash, flowtable.Class(state), b.millis)
+	if entry == nil {
+		return false
+	}
+	entry.Peer = uint32(peer)
+	entry.ISN = j.hdr.Seq
+	entry.Seq = j.hdr.Seq + segmentLen(&j.hdr)
+	b.begin(entry)
+	return true
+}
+
+// unknown decides about a TCP packet that opens nothing and belongs to no flow
+// here. The local stack answers with its reset, unless the table was full of late:
+// then the flow may be one that was sent where its hash says, and it is bound
+// there as soon as there is room.
+func (b *batch) unknown(p *Packet, j *job, shard *flowtable.Shard) {
+	b.count[unknownFlow]++
+	full := b.engine.full.Load()
+	if full == 0 || int64(b.now)-full > int64(b.engine.cfg.Timeouts.Embryonic) {
+		p.Verdict = Local
+		return
+	}
+	peer := b.stateless(j, b.flow(&j.hdr))
+	if peer != 0 && j.hdr.TCPFlags&(header.ACK|header.RST) == header.ACK {
+		b.bind(j, shard, peer)
+	}
+	b.apply(p, j, peer)
+}
+
+// stateless chooses by the flow's hash alone, so that each packet of the flow gets
+// the same answer as long as the eligible hosts stay the same: rendezvous hashing
+// (Thaler and Ravishankar, 1998), unweighted.
+func (b *batch) stateless(j *job, flow lb.Flow) PeerID {
+	c := j.service.choice.Load()
+	if c == nil {
+		return 0
+	}
+	best, peer := uint64(0), PeerID(0)
+	for i := range c.snap.Hosts {
+		h := &c.snap.Hosts[i]
+		if !h.Eligible() || (i != c.snap.Self && b.view.peer(c.peers[i]) == nil) {
+			continue
+		}
+		if score := mix(flow.Conn ^ c.ids[i]); score >= best {
+			best, peer = score, c.peers[i]
+		}
+	}
+	return peer
+}
+
+// mix scrambles 64 bits: the finalizer of MurmurHash3 by Appleby, with the
+// constants of Stafford's variant 13.
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// flow hashes the connection and its client with the cluster's seed. The bytes are
+// in network order, so the hash does not depend on the machine: destination and
+// source address (IPv4 as IPv6-mapped), destination and source port, protocol.
+func (b *batch) flow(h *header.Packet) lb.Flow {
+	var buf [37]byte
+	copy(buf[0:], h.Dst[:])
+	copy(buf[16:], h.Src[:])
+	binary.BigEndian.PutUint16(buf[32:], h.DstPort)
+	binary.BigEndian.PutUint16(buf[34:], h.SrcPort)
+	buf[36] = h.Proto
+	return lb.Flow{
+		Conn:   siphash.Sum64(b.engine.seed, buf[:]),
+		Client: siphash.Sum64(b.engine.seed, h.Src[:]),
+	}
+}

@@ -1,0 +1,165 @@
+package dpr
+
+import (
+	"sync/atomic"
+
+	"github.com/carom-dpr/carom/internal/header"
+)
+
+// A Reason says why a packet was dropped.
+type Reason uint8
+
+// The reasons that the engine has of its own. Those below them are what is wrong
+// with a packet's form; Reasons lists all.
+const (
+	// NotService: a peer sent a packet that is for no service of this host.
+	NotService Reason = Reason(header.NumReasons) + iota
+	// HopLimit: the TTL or hop limit is used up.
+	HopLimit
+	// TooBig: the packet does not fit the tunnel, and the sender was told so of
+	// late; see Config.ErrorsPerSecond.
+	TooBig
+	// Refused: the policy turned the flow away, and no reset could be sent.
+	Refused
+
+	numReasons
+)
+
+func parseReason(r header.Reason) Reason { return Reason(r) }
+
+// String returns the reason in words that fit a metric's label.
+func (r Reason) String() string {
+	switch r {
+	case NotService:
+		return "not-service"
+	case HopLimit:
+		return "hop-limit"
+	case TooBig:
+		return "too-big"
+	case Refused:
+		return "refused"
+	}
+	return header.Reason(r).String()
+}
+
+// Reasons lists all reasons for which a packet can be dropped.
+func Reasons() []Reason {
+	var list []Reason
+	for r := Reason(header.OK) + 1; r < numReasons; r++ {
+		list = append(list, r)
+	}
+	return list
+}
+
+// The counters of a batch: verdicts first, then these, then reasons.
+const (
+	fromUplink = int(numVerdicts) + iota
+	peerGone
+	tableFull
+	unknownFlow
+	errorsSent
+	firstReason
+	numCounters = firstReason + int(numReasons)
+)
+
+type counters [numCounters]atomic.Uint64
+
+// flush adds what a batch counted to the engine's counters.
+func (b *batch) flush() {
+	for i, n := range b.count {
+		if n != 0 {
+			b.engine.stats[i].Add(uint64(n))
+			b.count[i] = 0
+		}
+	}
+}
+
+// serviceCounters counts decisions, each once per flow.
+type serviceCounters struct {
+	served, out, in, refused atomic.Uint64
+}
+
+// Stats is what an engine has counted since it was made.
+type Stats struct {
+	// Verdicts counts packets by verdict, Drops dropped packets by reason.
+	Verdicts map[Verdict]uint64
+	Drops    map[Reason]uint64
+	// FromPeers counts the packets that came from an uplink.
+	FromPeers uint64
+	// PeerGone counts flows whose peer was gone when their next packet came.
+	PeerGone uint64
+	// TableFull counts new flows for which the table had no room.
+	TableFull uint64
+	// Unknown counts TCP packets that open nothing and belong to no known flow.
+	Unknown uint64
+	// Errors counts ICMP errors and resets that the engine made.
+	Errors uint64
+	// Flows counts table entries by state.
+	Flows map[State]int
+	// Services counts decisions by service name, Open the open flows that each
+	// peer was handed, by host ID and service name.
+	Services map[string]ServiceStats
+	Open     map[string]map[string]int
+}
+
+// ServiceStats counts a service's flows since the engine was made.
+type ServiceStats struct {
+	// Served counts new flows that this host kept, RedirectedOut those that it
+	// handed to peers, Refused those that it turned away.
+	Served, RedirectedOut, Refused uint64
+	// RedirectedIn counts new TCP flows that peers handed to this host.
+	RedirectedIn uint64
+}
+
+// Stats returns the counters. They are read one after another while packets flow,
+// so sums may be off by what was counted meanwhile.
+func (e *Engine) Stats() Stats {
+	s := Stats{
+		Verdicts:  make(map[Verdict]uint64, numVerdicts),
+		Drops:     make(map[Reason]uint64, numReasons),
+		FromPeers: e.stats[fromUplink].Load(),
+		PeerGone:  e.stats[peerGone].Load(),
+		TableFull: e.stats[tableFull].Load(),
+		Unknown:   e.stats[unknownFlow].Load(),
+		Errors:    e.stats[errorsSent].Load(),
+		Flows:     make(map[State]int, numStates),
+		Services:  make(map[string]ServiceStats),
+		Open:      make(map[string]map[string]int),
+	}
+	for v := range numVerdicts {
+		s.Verdicts[v] = e.stats[v].Load()
+	}
+	for _, r := range Reasons() {
+		s.Drops[r] = e.stats[firstReason+int(r)].Load()
+	}
+	for state := range numStates {
+		s.Flows[state] = e.table.Count(tableClass(state))
+	}
+	e.view.Load().addTo(&s)
+	return s
+}
+
+func (v *view) addTo(s *Stats) {
+	for _, service := range v.services {
+		if service == nil {
+			continue
+		}
+		c := &service.count
+		s.Services[service.Name] = ServiceStats{
+			Served:        c.served.Load(),
+			RedirectedOut: c.out.Load(),
+			Refused:       c.refused.Load(),
+			RedirectedIn:  c.in.Load(),
+		}
+		for slot := range v.peers {
+			p := &v.peers[slot]
+			if p.id == 0 {
+				continue
+			}
+			if s.Open[p.name] == nil {
+				s.Open[p.name] = make(map[string]int)
+			}
+			s.Open[p.name][service.Name] = int(p.count[service.index].open.Load())
+		}
+	}
+}

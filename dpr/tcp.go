@@ -1,0 +1,177 @@
+package dpr
+
+import (
+	"fmt"
+
+	"github.com/carom-dpr/carom/internal/flowtable"
+	"github.com/carom-dpr/carom/internal/header"
+)
+
+// State is how far a flow has come, as the entry host sees it: with direct replies
+// only the client's half passes, so the states follow the client alone.
+type State uint8
+
+// The states of a flow. Each has its own idle timeout; see Timeouts.
+const (
+	Embryonic   State = iota // a SYN, and nothing after it
+	Established              // an ACK
+	Closing                  // the client's FIN
+	Closed                   // the client's RST
+	UDPNew                   // one datagram
+	UDPFlow                  // more than one
+	Fragment                 // not a flow: the fragments of one datagram
+
+	numStates
+)
+
+// String returns the state's name in lower case.
+func (s State) String() string {
+	if s >= numStates {
+		return fmt.Sprintf("state %d", uint8(s))
+	}
+	return [...]string{"embryonic", "established", "closing", "closed", "udp-new", "udp", "fragment"}[s]
+}
+
+// The flags of a table entry.
+const (
+	// counted marks a flow that has not ended and is in its peer's counts.
+	counted = 1 << iota
+	// late marks a closed flow that has seen one more packet, which may just have
+	// been overtaken by the RST.
+	late
+)
+
+const (
+	// endWindow is how far, in bytes, a FIN or RST may be from the expected
+	// sequence number to count: reordering needs some room, a blind forger gets 1
+	// chance in 32,768.
+	endWindow = 64 << 10
+	// dataWindow is how far, in bytes, data may run ahead and still be followed:
+	// the largest window that common stacks open by themselves.
+	dataWindow = 16 << 20
+)
+
+// reopens reports whether a packet of a known flow starts a new connection on its
+// ports: a SYN with a new sequence number, after the old connection's end. Before
+// the end it is a retransmission, or the server's to judge.
+func (b *batch) reopens(entry *flowtable.Entry, h *header.Packet) bool {
+	state := State(entry.Class)
+	return opens(h) && (state == Closing || state == Closed) && h.Seq != entry.ISN
+}
+
+// track follows the flow's state and restarts its idle timeout.
+func (b *batch) track(shard *flowtable.Shard, entry *flowtable.Entry, h *header.Packet) {
+	state := UDPFlow
+	if h.Proto == header.ProtoTCP {
+		state = b.tcpState(entry, h)
+	}
+	shard.Move(entry, flowtable.Class(state), b.millis)
+}
+
+// tcpState returns the state after one more packet from the client, and moves the
+// expected sequence number and the counts along.
+func (b *batch) tcpState(entry *flowtable.Entry, h *header.Packet) State {
+	state := State(entry.Class)
+	switch {
+	case opens(h):
+		return b.repeatedSYN(entry, h, state)
+	case h.TCPFlags&header.RST != 0:
+		if !near(h.Seq, entry.Seq, endWindow) {
+			return state
+		}
+		b.end(entry)
+		entry.Flags &^= late
+		return Closed
+	case h.TCPFlags&header.ACK == 0:
+		return state
+	case near(h.Seq, entry.Seq, dataWindow):
+	case h.Seq == entry.ISN+1 && state == Established:
+		entry.Seq = h.Seq // the server took a repeated SYN for a new connection
+	default:
+		return state
+	}
+	ahead := int32(h.Seq + segmentLen(h) - entry.Seq)
+	next := b.revive(entry, state, ahead)
+	if ahead > 0 {
+		entry.Seq += uint32(ahead)
+	}
+	if h.TCPFlags&header.FIN != 0 && near(h.Seq, entry.Seq, endWindow) {
+		b.end(entry)
+		return Closing
+	}
+	return next
+}
+
+// repeatedSYN keeps the choice. The sequence number is that of the client's latest
+// attempt; an open connection keeps its own until the attempt's ACK.
+func (b *batch) repeatedSYN(entry *flowtable.Entry, h *header.Packet, state State) State {
+	if state == Embryonic {
+		entry.Seq = h.Seq + 1
+	}
+	if state == Embryonic || state == Established {
+		entry.ISN = h.Seq
+	}
+	return state
+}
+
+// revive returns the state after an ACK: Established, unless the flow has ended and
+// the ACK may be from before. A FIN or RST that data follows was forged, or the
+// client's data could not lie beyond it; of packets that carry none, the second one
+// after a RST proves the same.
+func (b *batch) revive(entry *flowtable.Entry, state State, ahead int32) State {
+	switch {
+	case state == Embryonic || state == Established:
+		return Established
+	case ahead > 0:
+	case state == Closed && ahead == 0 && entry.Flags&late != 0:
+	case state == Closed && ahead == 0:
+		entry.Flags |= late
+		return state
+	default:
+		return state
+	}
+	b.begin(entry)
+	return Established
+}
+
+// segmentLen is the room, in sequence numbers, that the packet takes.
+func segmentLen(h *header.Packet) uint32 {
+	n := uint32(h.PayloadLen)
+	if h.TCPFlags&header.FIN != 0 {
+		n++
+	}
+	if h.TCPFlags&header.SYN != 0 {
+		n++
+	}
+	return n
+}
+
+// near reports whether two sequence numbers are at most window apart.
+func near(a, b uint32, window int32) bool {
+	d := int32(a - b)
+	return -window <= d && d <= window
+}
+
+// begin counts a flow as one that its peer has; end, as one that has ended. Both
+// may be called any number of times.
+func (b *batch) begin(entry *flowtable.Entry) {
+	if entry.Flags&counted == 0 {
+		b.tally(entry, 1)
+	}
+}
+
+func (b *batch) end(entry *flowtable.Entry) {
+	if entry.Flags&counted != 0 {
+		b.tally(entry, -1)
+	}
+}
+
+func (b *batch) tally(entry *flowtable.Entry, delta int32) {
+	p := b.view.peer(PeerID(entry.Peer))
+	if p == nil {
+		return // this host's own flow
+	}
+	entry.Flags ^= counted
+	p.count[entry.Key.Service].live.Add(delta)
+	p.count[entry.Key.Service].open.Add(delta)
+}

@@ -1,0 +1,407 @@
+package dpr
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+
+	"github.com/carom-dpr/carom/internal/siphash"
+	"github.com/carom-dpr/carom/lb"
+)
+
+// A Peer is a host that flows may be handed to.
+type Peer struct {
+	// ID is the host's ID in the snapshots.
+	ID string
+	// MTU is the length of the longest packet, in bytes, that fits the tunnel to
+	// the peer: the path's MTU less the overhead of the forwarding method.
+	// Default 1452: 1500 less 48, which is right for GUE over IPv4 and IPv6.
+	MTU int
+}
+
+// defaultPeerMTU is that of GUE over IPv6 on Ethernet: 1500 - 40 - 8.
+const defaultPeerMTU = 1452
+
+// A view is all that Process needs to know of services and peers, as it was at
+// one instant. It is immutable, but for counters: every change makes a new one,
+// and Process loads it once per batch.
+type view struct {
+	services []*service // by index; nil for one that was removed
+	ports    [2]portMap // TCP, UDP
+	peers    []peer     // by slot; slot 0 stays empty
+	addrs    []netip.Addr
+}
+
+// A portMap gives for each port the services that have it: usually one, several
+// when they differ by address.
+type portMap map[uint16][]*service
+
+type service struct {
+	Service
+	index uint16
+	addrs addrSet
+	*serviceState
+}
+
+// serviceState is what a service keeps when its configuration changes.
+type serviceState struct {
+	choice atomic.Pointer[choice] // nil until the first snapshot
+	count  serviceCounters
+}
+
+// A choice is a snapshot, the picker that was built from it, and the peers that
+// its hosts are: 0 for this host and for those that are no peers.
+type choice struct {
+	snap   *lb.Snapshot
+	picker lb.Picker
+	peers  []PeerID
+	ids    []uint64 // hashes of the hosts' IDs, equal on all hosts of the cluster
+}
+
+type peer struct {
+	id    PeerID // 0: the slot is free
+	name  string
+	mtu   int
+	count []*flowCounters // by service index
+}
+
+// flowCounters counts the flows of one service handed to one peer.
+type flowCounters struct {
+	// live is lb.Host.Live: +1 for each flow handed over, -1 for each end seen.
+	// A flow that merely times out is not an end, so only differences count.
+	live atomic.Int32
+	// open is the number of entries whose flow has not ended: 0 when all are gone.
+	open atomic.Int32
+}
+
+func protoIndex(p Proto) int {
+	if p == UDP {
+		return 1
+	}
+	return 0
+}
+
+func (v *view) lookup(proto Proto, dst *[16]byte, port uint16) (s *service, addr uint16) {
+	for _, s := range v.ports[protoIndex(proto)][port] {
+		if addr, ok := s.addrs.index(dst); ok {
+			return s, addr
+		}
+	}
+	return nil, 0
+}
+
+// dialled reports whether dst is an address of any service.
+func (v *view) dialled(dst *[16]byte) (addr uint16, ok bool) {
+	for _, s := range v.services {
+		if s == nil {
+			continue
+		}
+		if addr, ok := s.addrs.index(dst); ok {
+			return addr, true
+		}
+	}
+	return 0, false
+}
+
+// peer returns the peer with the ID, nil if it is gone.
+func (v *view) peer(id PeerID) *peer {
+	slot := int(id & slotMask)
+	if slot == 0 || slot >= len(v.peers) || v.peers[slot].id != id {
+		return nil
+	}
+	return &v.peers[slot]
+}
+
+// A PeerID is a slot in its low bits and the slot's generation above.
+const (
+	slotBits = 16
+	slotMask = 1<<slotBits - 1
+	maxPeers = slotMask // slot 0 is nobody's
+)
+
+// An addrSet finds the engine-wide index of an address. Clusters with few
+// addresses, the usual case, are searched faster in line than in a map.
+type addrSet struct {
+	few  []addrIndex
+	many map[[16]byte]uint16
+}
+
+type addrIndex struct {
+	addr  [16]byte
+	index uint16
+}
+
+const fewAddrs = 8
+
+func (s *addrSet) index(a *[16]byte) (uint16, bool) {
+	if s.many != nil {
+		i, ok := s.many[*a]
+		return i, ok
+	}
+	for i := range s.few {
+		if s.few[i].addr == *a {
+			return s.few[i].index, true
+		}
+	}
+	return 0, false
+}
+
+// SetServices replaces the services. Flows of services that stay, by name, are
+// kept; those of services that go are forgotten as they time out, and their
+// packets pass to the kernel. On an error nothing changes.
+func (e *Engine) SetServices(services []Service) error {
+	if err := validateServices(services); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	next := *e.view.Load()
+	next.peers = slices.Clone(next.peers) // growCounters writes to them
+	next.services = make([]*service, len(next.services), len(next.services)+len(services))
+	next.ports = [2]portMap{{}, {}}
+	for _, s := range services {
+		if err := e.addService(&next, s); err != nil {
+			return err
+		}
+	}
+	next.addrs = e.addrs
+	e.growCounters(&next)
+	e.view.Store(&next)
+	return nil
+}
+
+// addService puts s into v under the index that its name has for the engine's
+// life, with the policy and snapshot that it had before.
+func (e *Engine) addService(v *view, s Service) error {
+	index, known := e.serviceIndex[s.Name]
+	if !known {
+		if len(e.serviceIndex) > maxServices {
+			return fmt.Errorf("dpr: service %q: an engine knows at most %d names in its life", s.Name, maxServices)
+		}
+		index = uint16(len(e.serviceIndex))
+		e.serviceIndex[s.Name] = index
+		v.services = append(v.services, nil)
+	}
+	next := &service{Service: s, index: index, serviceState: new(serviceState)}
+	if old := e.view.Load().services; int(index) < len(old) && old[index] != nil {
+		next.serviceState = old[index].serviceState
+	}
+	if err := e.internAddrs(next); err != nil {
+		return err
+	}
+	v.services[index] = next
+	ports := v.ports[protoIndex(s.Proto)]
+	for p := int(s.Port); p <= int(s.last()); p++ {
+		ports[uint16(p)] = append(ports[uint16(p)], next)
+	}
+	return nil
+}
+
+const (
+	maxServices = 1<<16 - 4 // indexes are 16 bits; the last ones mark fragments
+	maxAddrs    = 1<<16 - 1
+)
+
+// internAddrs gives each address of s the index that it has for the engine's life.
+func (e *Engine) internAddrs(s *service) error {
+	for _, a := range s.Addrs {
+		index, known := e.addrIndex[a.As16()]
+		if !known {
+			if len(e.addrs) >= maxAddrs {
+				return errors.New("dpr: an engine knows at most 65,535 addresses in its life")
+			}
+			index = uint16(len(e.addrs))
+			e.addrIndex[a.As16()] = index
+			e.addrs = append(e.addrs, a.Unmap())
+		}
+		s.addrs.few = append(s.addrs.few, addrIndex{a.As16(), index})
+	}
+	if len(s.addrs.few) > fewAddrs {
+		s.addrs.many = make(map[[16]byte]uint16, len(s.addrs.few))
+		for _, a := range s.addrs.few {
+			s.addrs.many[a.addr] = a.index
+		}
+	}
+	return nil
+}
+
+// SetPeers replaces the set of peers that flows may be handed to. A peer that is
+// left out is gone: the next packet of each flow it served finds that out and goes
+// to the local stack, which resets the connection. A peer that merely gets no new
+// flows stays in the set. On an error nothing changes.
+func (e *Engine) SetPeers(peers []Peer) error {
+	names := make(map[string]Peer, len(peers))
+	for _, p := range peers {
+		if _, twice := names[p.ID]; twice || p.ID == "" {
+			return fmt.Errorf("dpr: peer %q: IDs must be unique and not empty", p.ID)
+		}
+		if p.MTU != 0 && (p.MTU < minMTU || p.MTU > MaxPacket) {
+			return fmt.Errorf("dpr: peer %q: MTU %d: must be between %d and %d", p.ID, p.MTU, minMTU, MaxPacket)
+		}
+		names[p.ID] = p
+	}
+	if len(names) > maxPeers {
+		return fmt.Errorf("dpr: %d peers: at most %d", len(names), maxPeers)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	next := *e.view.Load()
+	next.peers = slices.Clone(next.peers)
+	e.keepPeers(&next, names)
+	for _, p := range peers {
+		if _, isNew := names[p.ID]; isNew {
+			e.addPeer(&next, p)
+		}
+	}
+	e.growCounters(&next)
+	e.view.Store(&next)
+	next.relink()
+	return nil
+}
+
+// minMTU is the least that any tunnel must carry: what IPv4 guarantees.
+const minMTU = 68
+
+// keepPeers updates the peers of v that are in names, which it removes there, and
+// frees the slots of the others.
+func (e *Engine) keepPeers(v *view, names map[string]Peer) {
+	for slot := 1; slot < len(v.peers); slot++ {
+		p := &v.peers[slot]
+		if p.id == 0 {
+			continue
+		}
+		if want, stays := names[p.name]; stays {
+			p.mtu = peerMTU(want)
+			delete(names, p.name)
+			continue
+		}
+		for _, c := range p.count {
+			c.open.Store(0)
+		}
+		*p = peer{}
+	}
+}
+
+func peerMTU(p Peer) int {
+	if p.MTU == 0 {
+		return defaultPeerMTU
+	}
+	return p.MTU
+}
+
+func (e *Engine) addPeer(v *view, p Peer) {
+	slot := 1
+	for slot < len(v.peers) && v.peers[slot].id != 0 {
+		slot++
+	}
+	if slot == len(v.peers) {
+		v.peers = append(v.peers, peer{})
+	}
+	e.generation++
+	v.peers[slot] = peer{
+		id:   PeerID(e.generation)<<slotBits | PeerID(slot),
+		name: p.ID,
+		mtu:  peerMTU(p),
+	}
+}
+
+// growCounters gives each peer of v a counter for each service name.
+func (e *Engine) growCounters(v *view) {
+	for slot := range v.peers {
+		p := &v.peers[slot]
+		if p.id == 0 || len(p.count) == len(e.serviceIndex) {
+			continue
+		}
+		p.count = make([]*flowCounters, len(e.serviceIndex))
+		for name, index := range e.serviceIndex {
+			p.count[index] = e.counters(p.name, name)
+		}
+	}
+}
+
+type hostService struct{ host, service string }
+
+func (e *Engine) counters(host, service string) *flowCounters {
+	key := hostService{host, service}
+	c := e.flowCounters[key]
+	if c == nil {
+		c = new(flowCounters)
+		e.flowCounters[key] = c
+	}
+	return c
+}
+
+// Live returns the count of flows of the service that this engine has handed to
+// the host and whose end it has not seen; it is what lb.Host.Live of a peer should
+// point to. The pointer stays the same for the engine's life.
+func (e *Engine) Live(host, service string) *atomic.Int32 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return &e.counters(host, service).live
+}
+
+// PeerID returns the ID of the peer for the uplink's use, which changes when a
+// peer goes and comes back; 0 if the host is not among the peers.
+func (e *Engine) PeerID(host string) PeerID {
+	return e.view.Load().byName()[host]
+}
+
+func (v *view) byName() map[string]PeerID {
+	ids := make(map[string]PeerID, len(v.peers))
+	for i := range v.peers {
+		if p := &v.peers[i]; p.id != 0 {
+			ids[p.name] = p.id
+		}
+	}
+	return ids
+}
+
+// SetSnapshot has the policy choose from the snapshot from now on, for new flows
+// of the service. It calls policy.Build. A service without a snapshot is served
+// here alone.
+func (e *Engine) SetSnapshot(name string, policy lb.Policy, snap *lb.Snapshot) error {
+	picker := policy.Build(snap)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	v := e.view.Load()
+	index, known := e.serviceIndex[name]
+	if !known || v.services[index] == nil {
+		return fmt.Errorf("dpr: there is no service %q", name)
+	}
+	v.services[index].choice.Store(&choice{snap, picker, routes(snap, v.byName()), e.hashIDs(snap)})
+	return nil
+}
+
+// routes returns the peer of each host of the snapshot.
+func routes(snap *lb.Snapshot, ids map[string]PeerID) []PeerID {
+	peers := make([]PeerID, len(snap.Hosts))
+	for i := range snap.Hosts {
+		if i != snap.Self {
+			peers[i] = ids[snap.Hosts[i].ID]
+		}
+	}
+	return peers
+}
+
+func (e *Engine) hashIDs(snap *lb.Snapshot) []uint64 {
+	ids := make([]uint64, len(snap.Hosts))
+	for i := range snap.Hosts {
+		ids[i] = siphash.Sum64(e.seed, []byte(snap.Hosts[i].ID))
+	}
+	return ids
+}
+
+// relink finds the peers of all snapshots again, after the peers changed.
+func (v *view) relink() {
+	ids := v.byName()
+	for _, s := range v.services {
+		if s == nil {
+			continue
+		}
+		if c := s.choice.Load(); c != nil {
+			s.choice.Store(&choice{c.snap, c.picker, routes(c.snap, ids), c.ids})
+		}
+	}
+}
