@@ -23,6 +23,7 @@ type Engine struct {
 	errors limiter
 	full   atomic.Int64 // when the table last had no room, since epoch; 0 for never
 	stats  counters
+	extra  extras
 	jobs   sync.Pool // of *batch
 
 	mu           sync.Mutex // guards changes of view and all below
@@ -104,14 +105,24 @@ func (e *Engine) millis(now time.Time) uint32 {
 // Process allocates nothing, blocks for no longer than a table lock, and is fastest
 // with batches of 32 or more.
 func (e *Engine) Process(pkts []Packet, now time.Time) {
-	b := e.jobs.Get().(*batch)
-	b.view, b.now, b.millis = e.view.Load(), e.since(now), e.millis(now)
+	b := e.start(now)
 	for len(pkts) > 0 {
 		n := min(len(pkts), maxBatch)
 		b.run(pkts[:n])
 		pkts = pkts[n:]
 	}
+	e.finish(b)
+}
+
+func (e *Engine) start(now time.Time) *batch {
+	b := e.jobs.Get().(*batch)
+	b.view, b.now, b.millis = e.view.Load(), e.since(now), e.millis(now)
+	return b
+}
+
+func (e *Engine) finish(b *batch) {
 	b.flush()
+	b.view = nil // a batch that waits for its next use must not keep an old view
 	e.jobs.Put(b)
 }
 
@@ -135,6 +146,7 @@ type job struct {
 	service *service // nil: the verdict is there already
 	key     flowtable.Key
 	hash    uint64
+	peer    PeerID // of an extra packet: where it goes
 }
 
 // run parses, hashes and touches all packets before it looks up any: the cache
@@ -152,6 +164,9 @@ func (b *batch) run(pkts []Packet) {
 		p, j := &pkts[i], &b.jobs[i]
 		if j.service != nil {
 			b.decide(p, j)
+			if j.hdr.Fragment {
+				b.firstFragment(p, &j.hdr, j.key.Addr)
+			}
 		}
 		b.count[p.Verdict]++
 	}
@@ -161,8 +176,7 @@ func (b *batch) run(pkts []Packet) {
 // service and key.
 func (b *batch) classify(p *Packet, j *job) {
 	j.service = nil
-	uplink := p.Peer != 0
-	if uplink {
+	if p.Peer != 0 {
 		b.count[fromUplink]++
 	}
 	if reason := j.hdr.Parse(p.Bytes()); reason != header.OK {
@@ -170,27 +184,93 @@ func (b *batch) classify(p *Packet, j *job) {
 		return
 	}
 	p.Len = j.hdr.Len
-	service, addr := b.view.lookup(Proto(j.hdr.Proto), &j.hdr.Dst, j.hdr.DstPort)
+	h := &j.hdr
+	service, addr := b.view.lookup(Proto(h.Proto), &h.Dst, h.DstPort)
 	switch {
-	case service == nil && uplink:
-		b.drop(p, NotService)
-	case service == nil:
-		p.Verdict = Pass
-	case uplink:
-		p.Verdict = Local
-		if opens(&j.hdr) {
-			service.count.in.Add(1)
-		}
-	default:
+	case h.RouteDst:
+		b.notOurs(p) // this host is a stop on the packet's way, not its end
+	case service != nil && p.Peer != 0:
+		b.redirectedIn(p, h, service, addr)
+	case service != nil:
 		j.service = service
 		j.key = flowtable.Key{
-			Client:     j.hdr.Src,
-			ClientPort: j.hdr.SrcPort,
-			Port:       j.hdr.DstPort,
+			Client:     h.Src,
+			ClientPort: h.SrcPort,
+			Port:       h.DstPort,
 			Service:    service.index,
 			Addr:       addr,
 		}
+	case h.FragOffset > 0:
+		if addr, ok := b.view.dialled(&h.Dst); ok {
+			b.laterFragment(p, j, addr)
+			return
+		}
+		b.notOurs(p)
+	case h.IsICMPError():
+		b.aboutFlow(p, j)
+	default:
+		b.notOurs(p)
 	}
+}
+
+// notOurs gives a packet that is for no service back to the kernel; from an uplink
+// there must be none.
+func (b *batch) notOurs(p *Packet) {
+	if p.Peer != 0 {
+		b.drop(p, NotService)
+		return
+	}
+	p.Verdict = Pass
+}
+
+// redirectedIn serves a packet that a peer redirected. It is never redirected
+// again, so no packet can travel in a circle.
+func (b *batch) redirectedIn(p *Packet, h *header.Packet, s *service, addr uint16) {
+	p.Verdict = Local
+	if opens(h) {
+		s.count.in.Add(1)
+	}
+	if h.Fragment {
+		b.firstFragment(p, h, addr)
+	}
+}
+
+// aboutFlow sends an ICMP error to the host that serves the flow whose packet it
+// quotes. Eight quoted bytes of the transport header are enough: the ports. The
+// packet was sent by the server, so its source is the service.
+func (b *batch) aboutFlow(p *Packet, j *job) {
+	var quote header.Packet
+	body := header.ICMP(p.Bytes()[j.hdr.L4:]).Body()
+	if quote.ParseQuote(body) != header.OK {
+		b.notOurs(p)
+		return
+	}
+	service, addr := b.view.lookup(Proto(quote.Proto), &quote.Src, quote.SrcPort)
+	switch {
+	case service == nil || quote.FragOffset > 0:
+		b.notOurs(p)
+	case p.Peer != 0:
+		p.Verdict = Local
+	default:
+		b.follow(p, j, b.owner(&flowtable.Key{
+			Client:     quote.Dst,
+			ClientPort: quote.DstPort,
+			Port:       quote.SrcPort,
+			Service:    service.index,
+			Addr:       addr,
+		}))
+	}
+}
+
+// owner returns the peer that serves a flow, 0 for this host and unknown flows.
+func (b *batch) owner(key *flowtable.Key) PeerID {
+	hash := b.engine.table.Hash(key)
+	shard := b.engine.table.Lock(hash)
+	defer shard.Unlock()
+	if entry := shard.Lookup(key, hash); entry != nil {
+		return PeerID(entry.Peer)
+	}
+	return 0
 }
 
 // opens reports whether the packet is a TCP connection's first.

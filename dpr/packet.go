@@ -95,11 +95,13 @@ const (
 	// Reply: the engine turned the packet into an answer to its sender, such as an
 	// ICMP error; it leaves this host as one of its own.
 	Reply
+	// Hold: the engine keeps a copy, which Engine.Extra may deliver later.
+	Hold
 
 	numVerdicts
 )
 
 // String returns the verdict's name in lower case.
 func (v Verdict) String() string {
-	return [...]string{"drop", "pass", "local", "forward", "reply"}[v]
+	return [...]string{"drop", "pass", "local", "forward", "reply", "hold"}[v]
 }

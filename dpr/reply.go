@@ -9,14 +9,18 @@ import (
 )
 
 // fits reports whether the packet, or each of its segments, fits the tunnel to the
-// peer. If not it becomes an ICMP error that says what would (RFC 1191, RFC 8201).
-// An IPv4 packet that may be fragmented always fits: the uplink's side sees to it.
+// peer. An IPv4 packet that does not but may be fragmented is made to; others become
+// an ICMP error that says what would fit (RFC 1191, RFC 8201).
 func (b *batch) fits(p *Packet, h *header.Packet, to *peer) bool {
 	size := p.Len
 	if p.GSO.Size > 0 {
 		size = min(size, p.Len-h.PayloadLen+int(p.GSO.Size))
 	}
-	if size <= to.mtu || !h.DF {
+	if size <= to.mtu {
+		return true
+	}
+	if !h.DF && p.GSO.Size == 0 {
+		b.split(p, h, to)
 		return true
 	}
 	if h.Version == 4 {

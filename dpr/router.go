@@ -133,9 +133,13 @@ func (r *Router) loop(d Device, out paths) error {
 		if err != nil {
 			return fmt.Errorf("dpr: reading packets: %w", err)
 		}
-		r.Engine.Process(pkts[:n], time.Now())
-		if err := out.write(pkts[:n], sorted); err != nil {
-			return fmt.Errorf("dpr: writing packets: %w", err)
+		now := time.Now()
+		r.Engine.Process(pkts[:n], now)
+		for n > 0 {
+			if err := out.write(pkts[:n], sorted); err != nil {
+				return fmt.Errorf("dpr: writing packets: %w", err)
+			}
+			n = r.Engine.Extra(pkts, now)
 		}
 	}
 }

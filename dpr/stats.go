@@ -21,6 +21,9 @@ const (
 	TooBig
 	// Refused: the policy turned the flow away, and no reset could be sent.
 	Refused
+	// FragmentLost: a fragment waited for the first one of its datagram, which
+	// alone has ports, and it did not come, or too many waited.
+	FragmentLost
 
 	numReasons
 )
@@ -38,6 +41,8 @@ func (r Reason) String() string {
 		return "too-big"
 	case Refused:
 		return "refused"
+	case FragmentLost:
+		return "fragment-lost"
 	}
 	return header.Reason(r).String()
 }

@@ -200,7 +200,7 @@ func (e *Engine) addService(v *view, s Service) error {
 }
 
 const (
-	maxServices = 1<<16 - 4 // indexes are 16 bits; the last ones mark fragments
+	maxServices = fragmentService - 1 // indexes are 16 bits; the last ones mark fragments
 	maxAddrs    = 1<<16 - 1
 )
 

@@ -1,0 +1,285 @@
+package dpr
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/carom-dpr/carom/internal/flowtable"
+	"github.com/carom-dpr/carom/internal/header"
+)
+
+// fragmentService marks the keys of fragments in the flow table: the low byte is
+// the protocol. Service indexes stay below.
+const fragmentService = 0xff00
+
+// fragmentKey is the key of all fragments of one datagram: addresses, protocol and
+// identification (RFC 791; RFC 8200, section 4.5).
+func fragmentKey(h *header.Packet, addr uint16) flowtable.Key {
+	return flowtable.Key{
+		Client:     h.Src,
+		ClientPort: uint16(h.FragID >> 16),
+		Port:       uint16(h.FragID),
+		Service:    fragmentService | uint16(h.FragProto),
+		Addr:       addr,
+	}
+}
+
+// laterFragment sends a fragment without ports where the first one went, or keeps
+// it until the first one comes.
+func (b *batch) laterFragment(p *Packet, j *job, addr uint16) {
+	key := fragmentKey(&j.hdr, addr)
+	hash := b.engine.table.Hash(&key)
+	shard := b.engine.table.Lock(hash)
+	entry := shard.Lookup(&key, hash)
+	if entry == nil {
+		shard.Unlock()
+		b.hold(p, key)
+		return
+	}
+	peer := PeerID(entry.Peer)
+	shard.Move(entry, flowtable.Class(Fragment), b.millis)
+	shard.Unlock()
+	b.follow(p, j, peer)
+}
+
+// follow sends a packet without a flow of its own to the peer that serves the flow
+// it belongs to, to this host if there is none.
+func (b *batch) follow(p *Packet, j *job, peer PeerID) {
+	if b.view.peer(peer) == nil {
+		peer = 0
+	}
+	b.apply(p, j, peer)
+}
+
+// firstFragment remembers where the first fragment of a datagram went, and lets
+// those that came before it follow.
+func (b *batch) firstFragment(p *Packet, h *header.Packet, addr uint16) {
+	var peer PeerID
+	switch p.Verdict {
+	case Local:
+	case Forward:
+		peer = p.Peer
+	default:
+		return
+	}
+	key := fragmentKey(h, addr)
+	hash := b.engine.table.Hash(&key)
+	shard := b.engine.table.Lock(hash)
+	entry := shard.Lookup(&key, hash)
+	if entry == nil {
+		entry = shard.Insert(&key, hash, flowtable.Class(Fragment), b.millis)
+	}
+	if entry != nil {
+		entry.Peer = uint32(peer)
+	}
+	shard.Unlock()
+	b.engine.extra.release(key, peer, b.now)
+}
+
+// The limits of fragments that wait for their first one. They bound what a sender
+// of nothing but later fragments can make the engine keep: 64 packets for a second.
+const (
+	maxHeld = 64
+	// holdTime is far above any reordering, and below a sender's first repetition
+	// of a lost datagram (RFC 6298, section 2.1: 1 s).
+	holdTime = time.Second
+)
+
+// extras are packets that leave the engine later than the Process that they came
+// with: fragments that wait for the first one of their datagram, and the pieces of
+// packets that had to be fragmented.
+type extras struct {
+	ready atomic.Int32 // packets that wait for nothing
+	held  atomic.Int32 // packets that wait for their first fragment
+	mu    sync.Mutex
+	list  []extra // a buffer once grown is used again
+	n     int     // list[:n] are in use
+}
+
+// An extra is one packet that waits.
+type extra struct {
+	data    []byte
+	key     flowtable.Key
+	peer    PeerID
+	from    PeerID
+	ready   bool
+	expires time.Duration
+}
+
+// add returns a place for one more packet, nil if too many wait already.
+func (x *extras) add(data []byte) *extra {
+	if x.n == maxHeld {
+		return nil
+	}
+	if x.n == len(x.list) {
+		x.list = append(x.list, extra{})
+	}
+	slot := &x.list[x.n]
+	*slot = extra{data: append(slot.data[:0], data...)}
+	x.n++
+	return slot
+}
+
+func (x *extras) remove(i int) {
+	x.n--
+	x.list[i], x.list[x.n] = x.list[x.n], x.list[i]
+}
+
+// hold keeps a copy of a fragment until its first one comes.
+func (b *batch) hold(p *Packet, key flowtable.Key) {
+	x := &b.engine.extra
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	b.count[firstReason+int(FragmentLost)] += uint32(x.expire(b.now))
+	slot := x.add(p.Bytes())
+	if slot == nil {
+		b.drop(p, FragmentLost)
+		return
+	}
+	slot.key, slot.from, slot.expires = key, p.Peer, b.now+holdTime
+	x.held.Add(1)
+	p.Verdict = Hold
+}
+
+// expire forgets the fragments that waited in vain and returns their number.
+func (x *extras) expire(now time.Duration) (lost int) {
+	for i := x.n - 1; i >= 0; i-- {
+		if s := &x.list[i]; !s.ready && s.expires <= now {
+			x.remove(i)
+			x.held.Add(-1)
+			lost++
+		}
+	}
+	return lost
+}
+
+// release marks the packets that waited for the key.
+func (x *extras) release(key flowtable.Key, peer PeerID, now time.Duration) {
+	if x.held.Load() == 0 {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for i := range x.list[:x.n] {
+		if s := &x.list[i]; !s.ready && s.key == key && s.expires > now {
+			s.ready, s.peer = true, peer
+			x.held.Add(-1)
+			x.ready.Add(1)
+		}
+	}
+}
+
+// split makes fragments of an IPv4 packet that is too long for the tunnel to the
+// peer (RFC 791, section 3.2). The first stays in p; the others are extras.
+func (b *batch) split(p *Packet, h *header.Packet, to *peer) {
+	if p.GSO.NeedsCsum {
+		header.PutChecksum(p.Bytes()[h.L4:], h.Proto, &h.Src, &h.Dst)
+		p.GSO = GSO{}
+	}
+	ip := header.IPv4(p.Bytes())
+	payload := ip.Payload()
+	room := (to.mtu - ip.HeaderLen()) &^ 7 // offsets count units of eight bytes
+	x := &b.engine.extra
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	var buf [header.IPv4MaxLen]byte
+	head := laterHeader(buf[:0], ip)
+	for at := room; at < len(payload); at += room {
+		end := min(at+room, len(payload))
+		slot := x.add(head)
+		if slot == nil {
+			b.count[firstReason+int(FragmentLost)]++
+			break
+		}
+		slot.data = append(slot.data, payload[at:end]...)
+		piece := header.IPv4(slot.data)
+		piece.SetTotalLen(len(slot.data))
+		piece.SetFragment(false, end < len(payload) || h.More, int(h.FragOffset)+at)
+		piece.ComputeChecksum()
+		slot.ready, slot.peer = true, to.id
+		x.ready.Add(1)
+	}
+	p.Len = ip.HeaderLen() + room
+	ip.SetTotalLen(p.Len)
+	ip.SetFragment(false, true, int(h.FragOffset))
+	ip.ComputeChecksum()
+}
+
+// laterHeader appends the header of fragments but the first: it keeps only those
+// options whose copied flag is set.
+func laterHeader(head []byte, ip header.IPv4) header.IPv4 {
+	head = append(head, ip[:header.IPv4Len]...)
+	for opts := ip[header.IPv4Len:ip.HeaderLen()]; len(opts) > 0; {
+		n := 1
+		if opts[0] > 1 { // neither end of list nor no operation, which are one byte
+			n = int(opts[1])
+		}
+		if opts[0]&copied != 0 {
+			head = append(head, opts[:n]...)
+		}
+		opts = opts[n:]
+	}
+	for len(head)%4 != 0 {
+		head = append(head, 0)
+	}
+	head[0] = 0x40 | byte(len(head)/4)
+	return head
+}
+
+// copied is the flag of IPv4 options that each fragment carries.
+const copied = 0x80
+
+// Extra fills pkts with packets that earlier calls of Process kept back and that
+// can go now, with their verdicts, and returns their number. Their bytes are
+// copied into pkts' buffers, behind Headroom. Call it after Process until it
+// returns 0; without such packets it costs one load.
+//
+// Kept back are fragments that overtook the first fragment of their datagram,
+// which alone has ports, and all but the first of the pieces of a packet that had
+// to be fragmented to fit a tunnel.
+func (e *Engine) Extra(pkts []Packet, now time.Time) int {
+	if e.extra.ready.Load() == 0 {
+		return 0
+	}
+	b := e.start(now)
+	n := b.takeReady(pkts[:min(len(pkts), maxBatch)])
+	for i := range pkts[:n] {
+		p, j := &pkts[i], &b.jobs[i]
+		switch {
+		case p.Len == 0 || j.hdr.Parse(p.Bytes()) != header.OK:
+			b.drop(p, FragmentLost) // the buffer is shorter than the packet
+		case p.Peer != 0:
+			p.Verdict = Local
+		default:
+			b.follow(p, j, j.peer)
+		}
+		b.count[p.Verdict]++
+	}
+	e.finish(b)
+	return n
+}
+
+// takeReady copies packets that wait for nothing into pkts, and the peers that
+// they go to into the jobs.
+func (b *batch) takeReady(pkts []Packet) (n int) {
+	x := &b.engine.extra
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for i := x.n - 1; i >= 0 && n < len(pkts); i-- {
+		s := &x.list[i]
+		if !s.ready {
+			continue
+		}
+		p := &pkts[n]
+		p.Off, p.Len, p.GSO, p.Peer = Headroom, 0, GSO{}, s.from
+		if Headroom+len(s.data) <= len(p.Buf) {
+			p.Len = copy(p.Buf[Headroom:], s.data)
+		}
+		b.jobs[n].peer = s.peer
+		x.remove(i)
+		x.ready.Add(-1)
+		n++
+	}
+	return n
+}
