@@ -1,0 +1,300 @@
+package loadinfo
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// DefaultPeriod is the time between two reports of a host. Half a second is well
+// below the lifetime of the connections that matter for balance.
+const DefaultPeriod = 500 * time.Millisecond
+
+// BoardConfig configures a Board. Zero fields take the defaults that they state.
+type BoardConfig struct {
+	// Period is the time between two reports of a host; 0 means DefaultPeriod.
+	Period time.Duration
+	// StaleAfter is the silence after which a host gets no new connections; 0
+	// means 3 periods, so that two lost datagrams are forgiven. Shorter reacts
+	// faster to a dead host, and wrongly to a bad network.
+	StaleAfter time.Duration
+	// DownAfter is the silence after which a host counts as dead and leaves the
+	// snapshots; 0 means 10 periods. It is also what a host waits to be heard that
+	// comes back with a lower Boot.
+	DownAfter time.Duration
+	// ForgetAfter is the silence after which nothing is kept of a host; 0 means an
+	// hour. Until then its old reports are refused.
+	ForgetAfter time.Duration
+	// MaxHosts bounds the memory; 0 means 4096. When it is reached, a new host
+	// takes the place of the one that has been down the longest, or is refused.
+	MaxHosts int
+	// Live returns the counter of the flows that this process has handed to a
+	// host for a service, for lb.Host.Live; it may return nil, and may be nil. The
+	// board asks once and keeps the counter until it forgets the host. It asks
+	// while it is locked: Live must not call the board.
+	Live func(host, service string) *atomic.Int32
+}
+
+func (c BoardConfig) withDefaults() BoardConfig {
+	c.Period = positive(c.Period, DefaultPeriod)
+	c.StaleAfter = positive(c.StaleAfter, 3*c.Period)
+	c.DownAfter = max(positive(c.DownAfter, 10*c.Period), c.StaleAfter)
+	c.ForgetAfter = max(positive(c.ForgetAfter, time.Hour), c.DownAfter)
+	if c.MaxHosts <= 0 {
+		c.MaxHosts = 4096
+	}
+	return c
+}
+
+func positive(d, def time.Duration) time.Duration {
+	if d > 0 {
+		return d
+	}
+	return def
+}
+
+// Why a report was not put on the board.
+var (
+	// ErrOwn: the report is this host's own, come back.
+	ErrOwn = errors.New("loadinfo: own report")
+	// ErrReplayed: the report is not newer than what the board has.
+	ErrReplayed = errors.New("loadinfo: report replayed or out of order")
+	// ErrConflict: another live host has the same ID or node address.
+	ErrConflict = errors.New("loadinfo: two hosts claim one ID or node address")
+	// ErrFull: the board has no room for another host.
+	ErrFull = errors.New("loadinfo: too many hosts")
+)
+
+// A Board keeps what each host has said of itself last. All methods may be called
+// by several goroutines; none blocks. Where a method takes the time it should be
+// time.Now's, for its monotonic clock; a time before an earlier one does no harm.
+type Board struct {
+	cfg BoardConfig
+
+	mu       sync.Mutex
+	hosts    map[string]*record
+	nodes    map[netip.AddrPort]string // who is at which node address
+	services map[ServiceID]string      // the names that were asked for
+	self     own
+	watchers []chan struct{}
+}
+
+// record is one host on the board.
+type record struct {
+	report Report
+	heard  time.Time
+	state  State // at the last Tick; to tell a change
+	live   map[ServiceID]counter
+}
+
+// counter is what this process knows itself of a host and a service.
+type counter struct {
+	live *atomic.Int32
+	then int32 // when the last report came
+}
+
+// NewBoard returns an empty board. Negative fields of the configuration count as
+// zero; DownAfter is at least StaleAfter, ForgetAfter at least DownAfter.
+func NewBoard(cfg BoardConfig) *Board {
+	return &Board{
+		cfg:      cfg.withDefaults(),
+		hosts:    map[string]*record{},
+		nodes:    map[netip.AddrPort]string{},
+		services: map[ServiceID]string{},
+	}
+}
+
+// Receive puts a report on the board, as of now; a report that came by a detour
+// is given the time at which its sender made it. The board keeps the report's
+// slices. The error, if any, matches ErrOwn, ErrReplayed, ErrConflict or ErrFull,
+// and the board is as it was.
+func (b *Board) Receive(r Report, now time.Time) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.admit(&r, now); err != nil {
+		return err
+	}
+	rec := b.hosts[r.ID]
+	if rec == nil {
+		rec = &record{live: map[ServiceID]counter{}}
+		b.hosts[r.ID] = rec
+	}
+	b.move(rec.report.Node, &r)
+	rec.report, rec.heard, rec.state = r, now, r.State
+	for _, s := range r.Services {
+		if name, asked := b.services[s.ID]; asked {
+			rec.note(s.ID, b.live(r.ID, name, rec.live[s.ID].live))
+		}
+	}
+	b.notify()
+	return nil
+}
+
+// admit decides whether a report counts, and makes room for it.
+func (b *Board) admit(r *Report, now time.Time) error {
+	if b.self.set && r.ID == b.self.ID {
+		return b.self.heard(r)
+	}
+	old := b.hosts[r.ID]
+	if old != nil {
+		if err := b.succeeds(old, r, now); err != nil {
+			return err
+		}
+	}
+	if err := b.claim(r, now); err != nil {
+		return err
+	}
+	if old == nil && len(b.hosts) >= b.cfg.MaxHosts && !b.evict(now) {
+		return ErrFull
+	}
+	return nil
+}
+
+// succeeds says whether r may follow the report that old holds.
+func (b *Board) succeeds(old *record, r *Report, now time.Time) error {
+	was := &old.report
+	switch {
+	case r.Boot > was.Boot:
+		return nil
+	case r.Boot == was.Boot && r.Seq > was.Seq:
+		return nil
+	case r.Boot == was.Boot:
+		return ErrReplayed
+	case age(old.heard, now) >= b.cfg.DownAfter:
+		return nil // its clock went back while it was away
+	case r.Node != was.Node:
+		return ErrConflict
+	}
+	return ErrReplayed
+}
+
+// claim says whether r may have its node address, and ends the record of a former
+// name there.
+func (b *Board) claim(r *Report, now time.Time) error {
+	if !r.Node.IsValid() {
+		return nil
+	}
+	if b.self.set && r.Node == b.self.Node {
+		return ErrConflict
+	}
+	name, taken := b.nodes[r.Node]
+	if !taken || name == r.ID {
+		return nil
+	}
+	former := b.hosts[name]
+	if r.Boot <= former.report.Boot && age(former.heard, now) < b.cfg.DownAfter {
+		return ErrConflict
+	}
+	b.forget(name)
+	return nil
+}
+
+// move keeps the index of node addresses.
+func (b *Board) move(was netip.AddrPort, r *Report) {
+	if b.nodes[was] == r.ID {
+		delete(b.nodes, was)
+	}
+	if r.Node.IsValid() {
+		b.nodes[r.Node] = r.ID
+	}
+}
+
+func (b *Board) forget(name string) {
+	if node := b.hosts[name].report.Node; b.nodes[node] == name {
+		delete(b.nodes, node)
+	}
+	delete(b.hosts, name)
+}
+
+// evict forgets the host that has been silent the longest, if it is down.
+func (b *Board) evict(now time.Time) bool {
+	oldest, silence := "", b.cfg.DownAfter
+	for name, rec := range b.hosts {
+		if a := age(rec.heard, now); a >= silence {
+			oldest, silence = name, a
+		}
+	}
+	if oldest == "" {
+		return false
+	}
+	b.forget(oldest)
+	return true
+}
+
+// live returns the counter for a host and a service: have, or else a new one.
+func (b *Board) live(host, service string, have *atomic.Int32) *atomic.Int32 {
+	if have == nil && b.cfg.Live != nil {
+		return b.cfg.Live(host, service)
+	}
+	return have
+}
+
+// note remembers the counter's value at the time of a report.
+func (r *record) note(id ServiceID, live *atomic.Int32) {
+	if live != nil {
+		r.live[id] = counter{live, live.Load()}
+	}
+}
+
+// age is the time from then to now, 0 if the clock went back.
+func age(then, now time.Time) time.Duration { return max(now.Sub(then), 0) }
+
+// stateAt is a host's state: its own word, until it has been silent too long.
+func (b *Board) stateAt(rec *record, now time.Time) State {
+	switch silence := age(rec.heard, now); {
+	case silence >= b.cfg.DownAfter:
+		return Down
+	case silence >= b.cfg.StaleAfter:
+		return Stale
+	}
+	return rec.report.State
+}
+
+// Tick notes who has fallen silent by now, forgets who has been silent for too
+// long, and tells subscribers of it. A Broadcaster calls it; without one call it
+// once per period. Snapshot and Members do not depend on it.
+func (b *Board) Tick(now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	changed := false
+	for name, rec := range b.hosts {
+		state := b.stateAt(rec, now)
+		changed = changed || state != rec.state
+		rec.state = state
+		if age(rec.heard, now) >= b.cfg.ForgetAfter {
+			b.forget(name)
+			changed = true
+		}
+	}
+	if changed {
+		b.notify()
+	}
+}
+
+// Subscribe returns a channel that holds a value whenever Snapshot or Members may
+// have something new to say: a report came, a host fell silent, this host's own
+// state was set. Its capacity is 1, so changes that are not fetched become one.
+// cancel ends the subscription; it does not close the channel.
+func (b *Board) Subscribe() (changes <-chan struct{}, cancel func()) {
+	c := make(chan struct{}, 1)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.watchers = append(b.watchers, c)
+	return c, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.watchers = slices.DeleteFunc(b.watchers, func(w chan struct{}) bool { return w == c })
+	}
+}
+
+func (b *Board) notify() {
+	for _, w := range b.watchers {
+		select {
+		case w <- struct{}{}:
+		default: // it has not fetched the last one yet
+		}
+	}
+}

@@ -1,0 +1,247 @@
+package loadinfo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// DefaultPort is the UDP port of reports: near GUE's 6080, and past 6081, which
+// is Geneve's.
+const DefaultPort = 6082
+
+// A PacketConn is what a Broadcaster needs of a socket. *net.UDPConn is one; see
+// Listen and ListenGroup.
+type PacketConn interface {
+	ReadFromUDPAddrPort(b []byte) (n int, from netip.AddrPort, err error)
+	WriteToUDPAddrPort(b []byte, to netip.AddrPort) (n int, err error)
+	// Close wakes a Read that waits; it returns net.ErrClosed.
+	Close() error
+}
+
+// BroadcasterConfig configures a Broadcaster. Zero fields take the defaults that
+// they state.
+type BroadcasterConfig struct {
+	// Board is where own reports come from and others' go. Required.
+	Board *Board
+	// Conn is the socket, ready for use. Required. Run closes it.
+	Conn PacketConn
+	// To lists where reports are sent: the broadcast address of a network, a
+	// multicast group, peers one by one, or several of these. A peer that hears a
+	// report twice takes it once. Required.
+	To []netip.AddrPort
+	// Period is the time between two reports, give or take a tenth, so that hosts
+	// do not fall into step; 0 means DefaultPeriod. It should be the Period of
+	// every peer's board.
+	Period time.Duration
+	// MinInterval is the shortest time between two reports, when much changes; 0
+	// means DefaultMinInterval.
+	MinInterval time.Duration
+	// Keys tags own reports and verifies those of others; nil means neither.
+	Keys *Keyring
+	// Logger hears once a minute at most of reports that were refused for a reason
+	// that an operator can remove; nil means slog.Default.
+	Logger *slog.Logger
+}
+
+// DefaultMinInterval bounds the reports of a host to 20 per second.
+const DefaultMinInterval = 50 * time.Millisecond
+
+// A change is large when a count has moved by this many connections and by this
+// share: below, the next regular report will do.
+const (
+	largeCount = 8
+	largeShare = 4 // a quarter
+)
+
+// maxReadErrors is how many reads may fail in a row before the socket counts as
+// broken. Single failures come from ICMP errors on some systems.
+const maxReadErrors = 100
+
+// warnEvery is the least time between two warnings in the log.
+const warnEvery = time.Minute
+
+// A Broadcaster sends this host's reports and receives those of others.
+type Broadcaster struct {
+	cfg    BroadcasterConfig
+	counts counts
+	last   Report // sent last
+	warned time.Time
+}
+
+// NewBroadcaster returns a broadcaster that does nothing until Run. An error names
+// the field of the configuration; the socket is then still the caller's.
+func NewBroadcaster(cfg BroadcasterConfig) (*Broadcaster, error) {
+	cfg.Period = positive(cfg.Period, DefaultPeriod)
+	cfg.MinInterval = positive(cfg.MinInterval, DefaultMinInterval)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	switch {
+	case cfg.Board == nil:
+		return nil, errors.New("loadinfo: BroadcasterConfig.Board is nil: make one with NewBoard")
+	case cfg.Conn == nil:
+		return nil, errors.New("loadinfo: BroadcasterConfig.Conn is nil: open one with Listen")
+	case len(cfg.To) == 0:
+		return nil, errors.New("loadinfo: BroadcasterConfig.To is empty: want a broadcast address, a group or peers")
+	case cfg.MinInterval > cfg.Period:
+		return nil, fmt.Errorf("loadinfo: BroadcasterConfig.MinInterval %v is above Period %v",
+			cfg.MinInterval, cfg.Period)
+	}
+	cfg.To = slices.Clone(cfg.To)
+	for i, to := range cfg.To {
+		if !to.IsValid() || to.Port() == 0 || to.Addr().IsUnspecified() {
+			return nil, fmt.Errorf("loadinfo: BroadcasterConfig.To: %q is not an address and port to send to", to)
+		}
+		cfg.To[i] = netip.AddrPortFrom(to.Addr().Unmap(), to.Port())
+	}
+	return &Broadcaster{cfg: cfg}, nil
+}
+
+// Run sends and receives until the context is done, and returns nil then, or an
+// error when the socket is broken. Its last report says that this host drains, so
+// that peers need not wait for its silence. Run closes the socket, leaves no
+// goroutine behind and can be called once.
+func (b *Broadcaster) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	received := make(chan struct{})
+	go func() {
+		defer close(received)
+		cancel(b.receive())
+	}()
+	b.announce(ctx)
+	b.cfg.Conn.Close()
+	<-received
+	if err := context.Cause(ctx); errors.Is(err, errSocket) {
+		return err
+	}
+	return nil
+}
+
+var errSocket = errors.New("loadinfo: the socket for reports is broken")
+
+// announce sends reports until the context is done: when one is due, or when
+// much has changed since the last.
+func (b *Broadcaster) announce(ctx context.Context) {
+	wake := time.NewTimer(0)
+	defer wake.Stop()
+	due := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			b.farewell()
+			return
+		case now := <-wake.C:
+			b.cfg.Board.Tick(now)
+			if !now.Before(due) || largeChange(&b.last, b.cfg.Board.draft()) {
+				b.send()
+				due = now.Add(jitter(b.cfg.Period))
+			}
+			wake.Reset(min(due.Sub(now), b.cfg.MinInterval))
+		}
+	}
+}
+
+// jitter varies d by a tenth either way.
+func jitter(d time.Duration) time.Duration {
+	return d - d/10 + rand.N(d/5+1)
+}
+
+// largeChange says whether peers should hear of the change from was to is before
+// the next report is due.
+func largeChange(was *Report, is Report) bool {
+	if is.State != was.State || is.Weight != was.Weight || is.Node != was.Node ||
+		!slices.Equal(is.Dialled, was.Dialled) || len(is.Services) != len(was.Services) {
+		return true
+	}
+	for i, s := range is.Services {
+		old := was.Services[i]
+		moved := max(s.Conns, old.Conns) - min(s.Conns, old.Conns)
+		if moved >= max(largeCount, old.Conns/largeShare) {
+			return true
+		}
+		if old.Conns = s.Conns; old != s {
+			return true // health or weight
+		}
+	}
+	return false
+}
+
+func (b *Broadcaster) send() {
+	if r, ok := b.cfg.Board.Report(); ok {
+		b.transmit(&r)
+		b.last = r
+	}
+}
+
+// farewell tells peers that nothing new should come here.
+func (b *Broadcaster) farewell() {
+	if r, ok := b.cfg.Board.Report(); ok {
+		r.State = Draining
+		b.transmit(&r)
+	}
+}
+
+func (b *Broadcaster) transmit(r *Report) {
+	msg, err := r.Append(make([]byte, 0, MaxReport), b.cfg.Keys)
+	if err != nil { // SetSelf validated it
+		b.cfg.Logger.Error("own report cannot be sent", "err", err)
+		return
+	}
+	for _, to := range b.cfg.To {
+		if _, err := b.cfg.Conn.WriteToUDPAddrPort(msg, to); err != nil {
+			b.counts.sendErrors.Add(1)
+		} else {
+			b.counts.sent.Add(1)
+		}
+	}
+}
+
+// receive reads until the socket is closed or broken.
+func (b *Broadcaster) receive() error {
+	buf := make([]byte, MaxReport+1) // one more shows a datagram that is too long
+	for failed := 0; ; {
+		n, from, err := b.cfg.Conn.ReadFromUDPAddrPort(buf)
+		switch {
+		case err == nil:
+			failed = 0
+			b.take(buf[:n], from, time.Now())
+		case errors.Is(err, net.ErrClosed) || failed == maxReadErrors:
+			return fmt.Errorf("%w: %w", errSocket, err)
+		default:
+			failed++
+			b.counts.readErrors.Add(1)
+		}
+	}
+}
+
+// take judges one datagram and counts it under what became of it.
+func (b *Broadcaster) take(msg []byte, from netip.AddrPort, now time.Time) {
+	b.counts.received.Add(1)
+	r, err := ParseReport(msg, b.cfg.Keys)
+	if err == nil {
+		err = b.cfg.Board.Receive(r, now)
+	}
+	b.counts.of(err).Add(1)
+	if actionable(err) && now.Sub(b.warned) >= warnEvery {
+		b.warned = now
+		b.cfg.Logger.Warn("report refused; the host is not heard", "from", from, "id", r.ID, "err", err)
+	}
+}
+
+// actionable errors have a cause that an operator can remove: a key, a release or
+// a name. The rest is the weather of networks.
+func actionable(err error) bool {
+	for _, e := range []error{ErrKey, ErrTag, ErrVersion, ErrConflict, ErrFull} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,125 @@
+package loadinfo
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/carom-dpr/carom/lb"
+)
+
+// Snapshot returns the picture of one service at now, as policies see it: the
+// hosts that serve it and are not down, in the order of their IDs, this host
+// among them if it serves it. A service that nobody serves has no hosts.
+//
+// From its first Snapshot on, reports note the counters of Live for the service.
+func (b *Board) Snapshot(service string, now time.Time) *lb.Snapshot {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	id := HashService(service)
+	b.ask(id, service)
+	s := &lb.Snapshot{Self: -1}
+	for _, rec := range b.hosts {
+		if said := rec.report.service(id); said != nil && b.stateAt(rec, now) != Down {
+			s.Hosts = append(s.Hosts, b.host(rec, said, now))
+		}
+	}
+	if h, serves := b.self.host(id); serves {
+		s.Hosts = append(s.Hosts, h)
+	}
+	slices.SortFunc(s.Hosts, func(a, b lb.Host) int { return strings.Compare(a.ID, b.ID) })
+	s.Self = slices.IndexFunc(s.Hosts, func(h lb.Host) bool { return h.Flags&lb.Local != 0 })
+	s.Members = lb.HashMembers(s.Hosts)
+	return s
+}
+
+// ask learns a service's name, and the counters of the hosts that have reported it
+// before. Nothing can have been handed to them yet, so noting the counters now
+// is as good as noting them then.
+func (b *Board) ask(id ServiceID, service string) {
+	if _, known := b.services[id]; known {
+		return
+	}
+	b.services[id] = service
+	for name, rec := range b.hosts {
+		if rec.report.service(id) != nil {
+			rec.note(id, b.live(name, service, nil))
+		}
+	}
+}
+
+func (b *Board) host(rec *record, said *ServiceReport, now time.Time) lb.Host {
+	c := rec.live[said.ID]
+	return lb.Host{
+		ID:       rec.report.ID,
+		Weight:   said.Weight,
+		Conns:    said.Conns,
+		Load:     rec.report.Resources,
+		Age:      age(rec.heard, now),
+		Live:     c.live,
+		LiveThen: c.then,
+		Flags:    flags(b.stateAt(rec, now), said.Healthy),
+	}
+}
+
+func flags(s State, healthy bool) (f lb.Flags) {
+	switch s {
+	case Draining:
+		f = lb.Draining
+	case Stale, Down:
+		f = lb.Stale
+	case Joining:
+		f = lb.Unhealthy // it does not serve yet
+	}
+	if !healthy {
+		f |= lb.Unhealthy
+	}
+	return f
+}
+
+// A Member is what the board knows of one host, for those who wire hosts together
+// and for people.
+type Member struct {
+	ID string
+	// Node is where peers reach the host's tunnel.
+	Node netip.AddrPort
+	// Dialled lists the addresses at which clients dial the host. It is the
+	// board's: do not change it.
+	Dialled []netip.Addr
+	State   State
+	// Local marks this host.
+	Local  bool
+	Boot   uint64
+	Weight uint16
+	// Age is that of the last report, 0 for this host.
+	Age time.Duration
+	// Services lists what the host serves. It is the board's: do not change it.
+	Services []ServiceReport
+}
+
+// Members returns all hosts that the board has not forgotten, those that are down
+// and this host among them, in the order of IDs.
+func (b *Board) Members(now time.Time) []Member {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var list []Member
+	for _, rec := range b.hosts {
+		list = append(list, member(&rec.report, b.stateAt(rec, now), age(rec.heard, now)))
+	}
+	if b.self.set {
+		r := b.self.report()
+		m := member(&r, r.State, 0)
+		m.Local = true
+		list = append(list, m)
+	}
+	slices.SortFunc(list, func(a, b Member) int { return strings.Compare(a.ID, b.ID) })
+	return list
+}
+
+func member(r *Report, s State, age time.Duration) Member {
+	return Member{
+		ID: r.ID, Node: r.Node, Dialled: r.Dialled, State: s,
+		Boot: r.Boot, Weight: r.Weight, Age: age, Services: r.Services,
+	}
+}
