@@ -54,8 +54,17 @@ var be = binary.BigEndian
 type Addr = [16]byte
 
 // V4 returns the v4-mapped form of the first four bytes of b.
-func V4(b []byte) Addr {
-	return Addr{10: 0xff, 11: 0xff, 12: b[0], 13: b[1], 14: b[2], 15: b[3]}
+func V4(b []byte) (a Addr) {
+	mapV4(&a, b)
+	return a
+}
+
+// mapV4 writes the v4-mapped form of the first four bytes of b to a, which is
+// zero. It writes in place, since the parser would otherwise wait for an Addr
+// that was stored in parts to be loaded whole.
+func mapV4(a *Addr, b []byte) {
+	be.PutUint16(a[10:], 0xffff)
+	be.PutUint32(a[12:], be.Uint32(b))
 }
 
 // Version returns the version that the first nibble of a packet names, 0 for an

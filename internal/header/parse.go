@@ -78,7 +78,8 @@ func (p *Packet) parseIPv4(b []byte, l lenience) Reason {
 			return r
 		}
 	}
-	p.Src, p.Dst = V4(b[12:16]), V4(b[16:20])
+	mapV4(&p.Src, b[12:16])
+	mapV4(&p.Dst, b[16:20])
 	p.Len = length
 	p.TOS, p.HopLimit = b[1], b[8]
 	p.Proto, p.FragProto = b[9], b[9]
