@@ -37,7 +37,7 @@ type Entry struct {
 	hash       uint32 // low half of the key's hash: the bucket, and a filter when searching it
 	next       uint32 // next entry of the bucket's chain, or of the free list; 0 ends both
 	prev, succ uint32 // neighbours in the ring of the class: touched earlier, touched later
-	touched    uint32 // when the entry was last moved, in milliseconds of the caller's clock
+	touched    uint32 // when the entry was last linked, in milliseconds of the caller's clock
 
 	// ISN is the client's initial sequence number.
 	ISN uint32
@@ -66,6 +66,6 @@ var (
 	_ [unsafe.Sizeof(Entry{}) - entrySize]struct{}
 )
 
-// Touched returns the time of the entry's last Insert or Move, in milliseconds of
-// the caller's clock.
+// Touched returns the time of the entry's last Insert or effective Move, in
+// milliseconds of the caller's clock.
 func (e *Entry) Touched() uint32 { return e.touched }

@@ -10,8 +10,8 @@ const expireBatch = 64
 // looks at no more than max of them and so takes a bounded time; the next call
 // goes on with the next shard. Each shard gives up a small batch in turn.
 //
-// A table whose classes have timeouts needs a call at least every few days, or
-// old entries look new when the time wraps.
+// It must be called often enough to remove what is due within days, or old
+// entries look new when the time wraps.
 func (t *Table) Expire(now uint32, max int) (removed int) {
 	for done := 0; done < len(t.shards) && max > 0; {
 		s := &t.shards[int(t.cursor.Add(1))&(len(t.shards)-1)]
@@ -52,12 +52,9 @@ func (s *Shard) expire(now uint32, max int) (seen, removed int) {
 
 // oldest returns the oldest entry of a class if its timeout has passed, else nil.
 func (s *Shard) oldest(class Class, now uint32) *Entry {
-	i, timeout := s.entries[class].succ, s.table.timeouts[class]
-	if i == uint32(class) || timeout == 0 {
-		return nil
-	}
+	i := s.entries[class].succ
 	e := &s.entries[i]
-	if int32(now-e.touched) < timeout {
+	if i == uint32(class) || int32(now-e.touched) < s.table.timeouts[class] {
 		return nil
 	}
 	return e

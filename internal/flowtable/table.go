@@ -51,8 +51,8 @@ type Config struct {
 	// goroutines wait for one another. Default: the smallest power of two that is
 	// at least twice GOMAXPROCS.
 	Shards int
-	// Timeouts holds the idle timeout of each class, from 0 to MaxTimeout, rounded
-	// up to whole milliseconds. Entries of a class whose timeout is 0 never expire.
+	// Timeouts holds the idle timeout of each class, rounded up to whole
+	// milliseconds. Default: MaxTimeout, which is also the limit.
 	Timeouts [Classes]time.Duration
 	// Evict lists the classes whose entries may give way to a new one when the
 	// table is full: first all of the first class, the oldest first, and so on.
@@ -94,6 +94,7 @@ type Table struct {
 	shards   []Shard
 	max      int64
 	timeouts [Classes]int32 // milliseconds
+	grains   [Classes]int32 // milliseconds between touches that matter
 	evict    []Class
 	onRemove func(*Entry, Cause)
 	keep     func(*Entry) bool
@@ -127,7 +128,11 @@ func New(cfg Config) (*Table, error) {
 		keep:     cfg.Keep,
 	}
 	for c, d := range cfg.Timeouts {
+		if d == 0 {
+			d = MaxTimeout
+		}
 		t.timeouts[c] = int32((d + time.Millisecond - 1) / time.Millisecond)
+		t.grains[c] = min(t.timeouts[c]/256, 1000)
 	}
 	slots, buckets := geometry(cfg.MaxFlows, cfg.Shards)
 	var err error

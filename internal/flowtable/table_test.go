@@ -3,6 +3,7 @@ package flowtable
 import (
 	"encoding/binary"
 	"maps"
+	"math"
 	"runtime"
 	"slices"
 	"sync"
@@ -17,11 +18,17 @@ const (
 	closed Class = iota
 	embryonic
 	established
-	forever // has no timeout
 )
 
+// testingT is what a testing.TB and a rapid.T have in common.
+type testingT interface {
+	require.TestingT
+	Helper()
+	Cleanup(func())
+}
+
 // newTable makes a table that the test closes.
-func newTable(tb testing.TB, cfg Config) *Table {
+func newTable(tb testingT, cfg Config) *Table {
 	tb.Helper()
 	t, err := New(cfg)
 	require.NoError(tb, err)
@@ -64,7 +71,7 @@ func TestNewRefuses(t *testing.T) {
 	}{
 		{"no size", Config{}, "MaxFlows is 0"},
 		{"negative size", Config{MaxFlows: -1}, "MaxFlows is -1"},
-		{"huge", Config{MaxFlows: 1 << 40}, "MaxFlows is"},
+		{"huge", Config{MaxFlows: math.MaxInt}, "MaxFlows is"},
 		{"odd shards", Config{MaxFlows: 1, Shards: 3}, "Shards is 3"},
 		{"negative shards", Config{MaxFlows: 1, Shards: -2}, "Shards is -2"},
 		{"negative timeout", Config{MaxFlows: 1, Timeouts: [Classes]time.Duration{2: -1}}, "Timeouts[2]"},
@@ -121,7 +128,7 @@ func TestExpiryIsInOrderOfLastTouch(t *testing.T) {
 	for n := range 4 {
 		insert(tab, key(n), embryonic, start+uint32(n*10))
 	}
-	insert(tab, key(9), forever, start)
+	insert(tab, key(9), established, start)
 	with(tab, key(1), func(s *Shard, e *Entry) { s.Move(e, embryonic, start+50) })
 
 	require.Zero(t, tab.Expire(start+99, 100))
@@ -130,8 +137,9 @@ func TestExpiryIsInOrderOfLastTouch(t *testing.T) {
 	require.Equal(t, 1, tab.Expire(start+149, 100))
 	require.Equal(t, 1, tab.Expire(start+150, 100))
 	require.Equal(t, []uint16{0, 2, 3, 1}, gone)
-	require.Zero(t, tab.Expire(start+1<<30, 100))
-	require.Equal(t, 1, tab.Count(forever))
+	longest := uint32(MaxTimeout.Milliseconds()) // the default
+	require.Zero(t, tab.Expire(start+longest-1, 100))
+	require.Equal(t, 1, tab.Expire(start+longest, 100))
 }
 
 func TestClockThatStepsBack(t *testing.T) {
@@ -140,6 +148,27 @@ func TestClockThatStepsBack(t *testing.T) {
 	insert(tab, key(1), 0, 95) // read before, locked after
 	require.Zero(t, tab.Expire(109, 10))
 	require.Equal(t, 2, tab.Expire(110, 10))
+}
+
+func TestFrequentTouchesCountOnceAGrain(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		timeout        time.Duration
+		touch, expires uint32
+	}{
+		{"short", time.Second, 2, 1000},
+		{"short, later", time.Second, 3, 1003},
+		{"long", time.Hour, 999, 3_600_000},
+		{"long, later", time.Hour, 1000, 3_601_000},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tab := newTable(t, Config{MaxFlows: 1, Timeouts: [Classes]time.Duration{c.timeout}})
+			insert(tab, key(1), 0, 0)
+			with(tab, key(1), func(s *Shard, e *Entry) { s.Move(e, 0, c.touch) })
+			require.Zero(t, tab.Expire(c.expires-1, 1))
+			require.Equal(t, 1, tab.Expire(c.expires, 1))
+		})
+	}
 }
 
 func TestKeepPutsExpiryOff(t *testing.T) {
@@ -193,12 +222,12 @@ func TestEvictionOrder(t *testing.T) {
 	for n, class := range []Class{established, embryonic, embryonic, closed, closed, established} {
 		require.True(t, insert(tab, key(n), class, uint32(n)))
 	}
-	with(tab, key(3), func(s *Shard, e *Entry) { s.Move(e, closed, 9) })
+	with(tab, key(3), func(s *Shard, e *Entry) { s.Move(e, closed, 9000) })
 	for n := 10; n < 14; n++ {
-		require.True(t, insert(tab, key(n), established, uint32(n)))
+		require.True(t, insert(tab, key(n), established, uint32(n*1000)))
 	}
 	require.Equal(t, []uint16{4, 3, 1, 2}, evicted)
-	require.False(t, insert(tab, key(20), established, 20), "established entries never give way")
+	require.False(t, insert(tab, key(20), established, 20_000), "established entries never give way")
 	require.Equal(t, Stats{Inserted: 10, Evicted: 4, Full: 1}, tab.Stats())
 	require.Equal(t, 6, tab.Len())
 }
