@@ -2,6 +2,7 @@ package lb
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
@@ -70,16 +71,8 @@ func chiSquare(got []int, want []float64) float64 {
 func limit(dof int) float64 {
 	const z = 3.719
 	k := 2.0 / (9 * float64(dof))
-	root := 1 - k + z*sqrt(k)
+	root := 1 - k + z*math.Sqrt(k)
 	return float64(dof) * root * root * root
-}
-
-func sqrt(x float64) float64 {
-	y := x
-	for range 60 {
-		y = (y + x/y) / 2
-	}
-	return y
 }
 
 func uniform(n int) []float64 {
@@ -98,6 +91,7 @@ func TestEstimate(t *testing.T) {
 		live, then, want int64
 		noLive           bool
 	}{
+		{name: "the counter wrapped", conns: 7, live: math.MinInt32 + 1, then: math.MaxInt32 - 1, want: 10},
 		{name: "as reported", conns: 7, want: 7},
 		{name: "three sent since", conns: 7, live: 5, then: 2, want: 10},
 		{name: "two ended since", conns: 7, live: 2, then: 4, want: 5},

@@ -130,11 +130,11 @@ func TestAgainstOracle(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			rnd := seeded(20)
-			for range 200 {
+			for range 100 {
 				s := somewhere(rnd)
 				want := tt.oracle(s)
 				picker, got := tt.policy.Build(s), make([]int, len(want))
-				for range 1000 {
+				for range 600 {
 					i := served(t, s, picker.Pick(flow(rnd), 0))
 					if i < 0 {
 						i = len(s.Hosts)

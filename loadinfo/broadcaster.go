@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 )
 
@@ -70,6 +71,7 @@ const warnEvery = time.Minute
 // A Broadcaster sends this host's reports and receives those of others.
 type Broadcaster struct {
 	cfg    BroadcasterConfig
+	keys   atomic.Pointer[Keyring]
 	counts counts
 	last   Report // sent last
 	warned time.Time
@@ -101,8 +103,14 @@ func NewBroadcaster(cfg BroadcasterConfig) (*Broadcaster, error) {
 		}
 		cfg.To[i] = netip.AddrPortFrom(to.Addr().Unmap(), to.Port())
 	}
-	return &Broadcaster{cfg: cfg}, nil
+	b := &Broadcaster{cfg: cfg}
+	b.keys.Store(cfg.Keys)
+	return b, nil
 }
+
+// SetKeys changes the keyring from the next report on, for the change of a
+// cluster's key. It may be called at any time.
+func (b *Broadcaster) SetKeys(k *Keyring) { b.keys.Store(k) }
 
 // Run sends and receives until the context is done, and returns nil then, or an
 // error when the socket is broken. Its last report says that this host drains, so
@@ -156,7 +164,7 @@ func jitter(d time.Duration) time.Duration {
 // largeChange says whether peers should hear of the change from was to is before
 // the next report is due.
 func largeChange(was *Report, is Report) bool {
-	if is.State != was.State || is.Weight != was.Weight || is.Node != was.Node ||
+	if is.ID != was.ID || is.Boot != was.Boot || is.State != was.State || is.Weight != was.Weight || is.Node != was.Node ||
 		!slices.Equal(is.Dialled, was.Dialled) || len(is.Services) != len(was.Services) {
 		return true
 	}
@@ -189,7 +197,7 @@ func (b *Broadcaster) farewell() {
 }
 
 func (b *Broadcaster) transmit(r *Report) {
-	msg, err := r.Append(make([]byte, 0, MaxReport), b.cfg.Keys)
+	msg, err := r.Append(make([]byte, 0, MaxReport), b.keys.Load())
 	if err != nil { // SetSelf validated it
 		b.cfg.Logger.Error("own report cannot be sent", "err", err)
 		return
@@ -224,7 +232,7 @@ func (b *Broadcaster) receive() error {
 // take judges one datagram and counts it under what became of it.
 func (b *Broadcaster) take(msg []byte, from netip.AddrPort, now time.Time) {
 	b.counts.received.Add(1)
-	r, err := ParseReport(msg, b.cfg.Keys)
+	r, err := ParseReport(msg, b.keys.Load())
 	if err == nil {
 		err = b.cfg.Board.Receive(r, now)
 	}

@@ -29,9 +29,9 @@ const (
 // changed, and may be used by several goroutines. The nil Keyring is that of a
 // cluster without keys.
 //
-// To change a cluster's key: give all hosts the new key as a second, then make it
-// the first, then drop the old one; restart the hosts one by one for each step,
-// or give the Broadcaster a new keyring.
+// To change a cluster's key: give all hosts the new key as a second one, then make
+// it the first, then drop the old one. Each step is a new keyring for each host,
+// by Broadcaster.SetKeys or by a restart, and is done on all before the next.
 type Keyring struct {
 	send    uint8
 	secrets map[uint8][]byte

@@ -119,6 +119,11 @@ func (r *Report) Validate() error {
 			return fmt.Errorf("loadinfo: Dialled: %q is not an address that other hosts understand", a)
 		}
 	}
+	for i := range r.Services {
+		if id := r.Services[i].ID; r.service(id) != &r.Services[i] {
+			return fmt.Errorf("loadinfo: Services: %#x is there twice", uint32(id))
+		}
+	}
 	return nil
 }
 

@@ -154,8 +154,8 @@ func weight(w int, def uint16) (uint16, error) {
 	return uint16(max(w, 0)), nil
 }
 
-// SetState says whether this host takes connections: Up, Joining or Draining.
-// Before SetSelf it has no effect, like the other setters.
+// SetState says whether this host takes connections: Up, Joining or Draining, as
+// which any other state counts. Before SetSelf it has no effect, like the other setters.
 func (b *Board) SetState(s State) {
 	b.change(func(o *own) { o.state = min(s, Draining) })
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"unicode/utf8"
 
 	"github.com/carom-dpr/carom/lb"
 )
@@ -184,9 +183,9 @@ func (r *Report) parseFields(b []byte) error {
 func (r *Report) parseField(kind byte, v []byte) bool {
 	switch kind {
 	case fieldID:
-		ok := r.ID == "" && utf8.Valid(v)
+		once := r.ID == ""
 		r.ID = string(v)
-		return ok
+		return once
 	case fieldNode:
 		if r.Node.IsValid() || (len(v) != 6 && len(v) != 18) {
 			return false
@@ -231,16 +230,12 @@ func parseAddr(v []byte) (netip.Addr, bool) {
 
 func (r *Report) parseServices(v []byte) bool {
 	for ; len(v) >= serviceLen; v = v[serviceLen:] {
-		s := ServiceReport{
+		r.Services = append(r.Services, ServiceReport{
 			ID:      ServiceID(binary.BigEndian.Uint32(v)),
 			Conns:   binary.BigEndian.Uint32(v[4:]),
 			Weight:  binary.BigEndian.Uint16(v[8:]),
 			Healthy: v[10]&1 != 0,
-		}
-		if r.service(s.ID) != nil {
-			return false
-		}
-		r.Services = append(r.Services, s)
+		})
 	}
 	return len(v) == 0
 }

@@ -1,0 +1,532 @@
+package loadinfo
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// network is a broadcast domain in memory: what is sent to the address all goes to
+// every socket, the sender's too.
+type network struct {
+	mu    sync.Mutex
+	socks map[netip.AddrPort]*sock
+	drop  func(from, to netip.AddrPort) bool
+	heard func(from netip.AddrPort, msg []byte) // sees what is sent
+}
+
+var all = netip.MustParseAddrPort("203.0.113.255:6082")
+
+type datagram struct {
+	from netip.AddrPort
+	data []byte
+}
+
+type sock struct {
+	net    *network
+	addr   netip.AddrPort
+	queue  chan datagram
+	closed chan struct{}
+	fail   chan error // errors for Read
+}
+
+func newNetwork() *network { return &network{socks: map[netip.AddrPort]*sock{}} }
+
+func (n *network) listen(i int) *sock {
+	s := &sock{
+		net: n, addr: netip.AddrPortFrom(node(i).Addr(), DefaultPort),
+		queue: make(chan datagram, 1024), closed: make(chan struct{}), fail: make(chan error, 1024),
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.socks[s.addr] = s
+	return s
+}
+
+func (s *sock) ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error) {
+	select {
+	case <-s.closed:
+		return 0, netip.AddrPort{}, net.ErrClosed
+	case err := <-s.fail:
+		return 0, netip.AddrPort{}, err
+	case d := <-s.queue:
+		return copy(b, d.data), d.from, nil
+	}
+}
+
+func (s *sock) WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error) {
+	s.net.mu.Lock()
+	defer s.net.mu.Unlock()
+	if s.net.heard != nil {
+		s.net.heard(s.addr, b)
+	}
+	reached := false
+	for addr, peer := range s.net.socks {
+		if to != all && to != addr {
+			continue
+		}
+		reached = true
+		if s.net.drop == nil || !s.net.drop(s.addr, addr) {
+			peer.queue <- datagram{s.addr, bytes.Clone(b)}
+		}
+	}
+	if !reached {
+		return 0, errors.New("no route to host")
+	}
+	return len(b), nil
+}
+
+func (s *sock) Close() error {
+	s.net.mu.Lock()
+	defer s.net.mu.Unlock()
+	if s.net.socks[s.addr] == s {
+		delete(s.net.socks, s.addr)
+	}
+	select {
+	case <-s.closed:
+	default:
+		close(s.closed)
+	}
+	return nil
+}
+
+// station is one running host.
+type station struct {
+	board *Board
+	cast  *Broadcaster
+	stop  func()
+}
+
+// run starts host i of the network, named h<i>, serving www.
+func run(t *testing.T, n *network, i int, change func(*BroadcasterConfig)) *station {
+	t.Helper()
+	board := withSelf(t, BoardConfig{}, Self{
+		ID: fmt.Sprint("h", i), Node: node(i), Services: []OwnService{{Name: "www"}},
+	})
+	cfg := BroadcasterConfig{Board: board, Conn: n.listen(i), To: []netip.AddrPort{all}, Logger: slog.New(slog.DiscardHandler)}
+	if change != nil {
+		change(&cfg)
+	}
+	cast, err := NewBroadcaster(cfg)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- cast.Run(ctx) }()
+	return &station{board, cast, func() {
+		cancel()
+		require.NoError(t, <-done)
+	}}
+}
+
+func (s *station) states() string { return states(s.board, time.Now()) }
+
+// pass lets d of the bubble's time go by.
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+func TestBroadcast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		var hosts []*station
+		for i := range 3 {
+			hosts = append(hosts, run(t, n, i, nil))
+		}
+		hosts[2].board.Counter("www").Store(42)
+		pass(600 * time.Millisecond)
+		for _, h := range hosts {
+			require.Equal(t, "h0:up h1:up h2:up", h.states())
+			s := h.board.Snapshot("www", time.Now())
+			require.Equal(t, int64(42), s.Hosts[2].Estimate())
+		}
+		st := hosts[0].cast.Stats()
+		require.Positive(t, st.Own)
+		require.Equal(t, st.Received, st.Own+st.Accepted)
+		require.Equal(t, st.Sent, st.Own)
+
+		hosts[1].stop()
+		synctest.Wait()
+		require.Equal(t, "h0:up h1:draining h2:up", hosts[0].states(), "it says goodbye")
+		pass(2 * time.Second)
+		require.Equal(t, "h0:up h1:stale h2:up", hosts[0].states())
+		pass(4 * time.Second)
+		require.Equal(t, "h0:up h1:down h2:up", hosts[0].states())
+
+		hosts[1] = run(t, n, 1, nil) // a new life, its numbers start over
+		synctest.Wait()
+		require.Equal(t, "h0:up h1:up h2:up", hosts[0].states(), "heard with its first report")
+		for _, h := range hosts {
+			h.stop()
+		}
+	})
+}
+
+// sent records when reports go out.
+func sent(n *network) func() []time.Time {
+	var mu sync.Mutex
+	var times []time.Time
+	n.heard = func(netip.AddrPort, []byte) {
+		mu.Lock()
+		defer mu.Unlock()
+		times = append(times, time.Now())
+	}
+	return func() []time.Time {
+		mu.Lock()
+		defer mu.Unlock()
+		return times
+	}
+}
+
+func TestPeriodHasJitter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		times := sent(n)
+		h := run(t, n, 1, nil)
+		pass(10 * time.Minute)
+		list := times()
+		least, most := time.Hour, time.Duration(0)
+		for i := 1; i < len(list); i++ {
+			gap := list[i].Sub(list[i-1])
+			least, most = min(least, gap), max(most, gap)
+		}
+		require.GreaterOrEqual(t, least, 450*time.Millisecond)
+		require.LessOrEqual(t, most, 550*time.Millisecond)
+		require.Greater(t, most-least, 50*time.Millisecond, "hosts do not fall into step")
+		require.InDelta(t, 1200, len(list), 24)
+		h.stop()
+	})
+}
+
+func TestLargeChangeIsSentEarly(t *testing.T) {
+	for _, tt := range []struct {
+		name         string
+		was, becomes int32
+		early        bool
+	}{
+		{"7 more", 0, 7, false},
+		{"8 more", 0, 8, true},
+		{"8 fewer", 20, 12, true},
+		{"24 of 100", 100, 124, false},
+		{"25 of 100", 100, 125, true},
+		{"25 of 100 fewer", 100, 75, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork()
+				times := sent(n)
+				h := run(t, n, 1, nil)
+				h.board.Counter("www").Store(tt.was)
+				pass(2 * time.Second)
+				for was := len(times()); was == len(times()); {
+					pass(time.Millisecond) // up to the next regular one
+				}
+				was := len(times())
+				h.board.Counter("www").Store(tt.becomes)
+				pass(DefaultMinInterval)
+				require.Equal(t, tt.early, len(times()) > was)
+				h.stop()
+			})
+		})
+	}
+}
+
+func TestOwnStateIsSentEarly(t *testing.T) {
+	for name, change := range map[string]func(b *Board){
+		"drain":     func(b *Board) { b.SetState(Draining) },
+		"unhealthy": func(b *Board) { b.SetHealthy("www", false) },
+		"weight":    func(b *Board) { b.SetWeight("www", 0) },
+		"services":  func(b *Board) { _ = b.SetSelf(Self{ID: "h1", Boot: 1 << 62, Node: node(1)}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork()
+				a, b := run(t, n, 1, nil), run(t, n, 2, nil)
+				pass(3 * time.Second)
+				eligible := func() bool {
+					s := b.board.Snapshot("www", time.Now())
+					return s.Hosts[0].ID == "h1" && s.Hosts[0].Eligible()
+				}
+				require.True(t, eligible())
+				change(a.board)
+				pass(DefaultMinInterval)
+				require.False(t, eligible())
+				a.stop()
+				b.stop()
+			})
+		})
+	}
+}
+
+func TestManyChangesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		times := sent(n)
+		h := run(t, n, 1, nil)
+		for range 1000 {
+			h.board.Counter("www").Add(100)
+			pass(time.Millisecond)
+		}
+		list := times()
+		require.LessOrEqual(t, len(list), 21)
+		for i := 1; i < len(list); i++ {
+			require.GreaterOrEqual(t, list[i].Sub(list[i-1]), DefaultMinInterval)
+		}
+		h.stop()
+	})
+}
+
+func TestA65PartitionHeals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		var hosts []*station
+		for i := range 5 {
+			hosts = append(hosts, run(t, n, i, nil))
+		}
+		pass(time.Second)
+		left := func(a netip.AddrPort) bool { return a.Addr().As4()[3] < 2 }
+		n.mu.Lock()
+		n.drop = func(from, to netip.AddrPort) bool { return left(from) != left(to) }
+		n.mu.Unlock()
+		pass(2 * time.Hour) // longer than every timeout
+		require.Equal(t, "h0:up h1:up", hosts[0].states())
+		require.Equal(t, "h2:up h3:up h4:up", hosts[4].states())
+		n.mu.Lock()
+		n.drop = nil
+		n.mu.Unlock()
+		pass(600 * time.Millisecond)
+		for _, h := range hosts {
+			require.Equal(t, "h0:up h1:up h2:up h3:up h4:up", h.states())
+		}
+		for _, h := range hosts {
+			h.stop()
+		}
+	})
+}
+
+func TestA71OneWayLossDoesNotFlap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		n.drop = func(from, to netip.AddrPort) bool { return from.Addr() == node(3).Addr() && from != to }
+		a, deaf := run(t, n, 1, nil), run(t, n, 3, nil)
+		for range 600 {
+			pass(100 * time.Millisecond)
+			require.Equal(t, "h1:up", a.states(), "who was never heard is not there")
+		}
+		require.Equal(t, "h1:up h3:up", deaf.states())
+		a.stop()
+		deaf.stop()
+	})
+}
+
+func TestPeersOneByOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		to := func(list ...int) func(*BroadcasterConfig) {
+			return func(c *BroadcasterConfig) {
+				c.To = nil
+				for _, i := range list {
+					c.To = append(c.To, netip.AddrPortFrom(node(i).Addr(), DefaultPort))
+				}
+			}
+		}
+		a, b := run(t, n, 1, to(2, 9)), run(t, n, 2, to(1))
+		pass(time.Second)
+		require.Equal(t, "h1:up h2:up", a.states())
+		require.Equal(t, "h1:up h2:up", b.states())
+		st := a.cast.Stats()
+		require.Positive(t, st.SendErrors, "peer 9 is not there")
+		require.Positive(t, st.Sent, "peer 2 is told all the same")
+		require.Zero(t, st.Own)
+		a.stop()
+		b.stop()
+	})
+}
+
+func TestRotation(t *testing.T) { // A67
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		var log bytes.Buffer
+		old := func(c *BroadcasterConfig) { c.Keys = ring(t, 1) }
+		a, b := run(t, n, 1, func(c *BroadcasterConfig) {
+			c.Keys, c.Logger = ring(t, 1), slog.New(slog.NewTextHandler(&log, nil))
+		}), run(t, n, 2, old)
+		pass(time.Second)
+		for _, step := range [][]uint8{{1, 2}, {2, 1}, {2}} {
+			for _, h := range []*station{a, b} {
+				h.cast.SetKeys(ring(t, step...))
+				pass(3 * time.Second)
+				require.Equal(t, "h1:up h2:up", a.states())
+				require.Equal(t, "h1:up h2:up", b.states())
+			}
+		}
+		require.Zero(t, a.cast.Stats().UnknownKey)
+		require.Empty(t, log.String())
+
+		late := run(t, n, 3, old) // it was off meanwhile
+		pass(3 * time.Minute)
+		require.Equal(t, "h1:up h2:up", a.states())
+		require.Equal(t, "h3:up", late.states())
+		require.Greater(t, a.cast.Stats().UnknownKey, uint64(300))
+		require.Equal(t, 3, strings.Count(log.String(), "from=203.0.113.3:6082"), "once a minute: %s", &log)
+		require.Equal(t, 3, strings.Count(log.String(), "unknown key: the sender uses key 1"))
+		for _, h := range []*station{a, b, late} {
+			h.stop()
+		}
+	})
+}
+
+// recorded datagrams of all kinds, each counted under its reason, none believed.
+func TestForeignDatagrams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		var recorded []byte
+		n.heard = func(from netip.AddrPort, msg []byte) {
+			if recorded == nil && from.Addr() == node(2).Addr() {
+				recorded = bytes.Clone(msg)
+			}
+		}
+		key := func(c *BroadcasterConfig) { c.Keys = ring(t, 7) }
+		a, b := run(t, n, 1, key), run(t, n, 2, key)
+		pass(time.Second)
+		before, view := a.cast.Stats(), a.states()
+		require.Equal(t, "h1:up h2:up", view)
+
+		flipped := bytes.Clone(recorded)
+		flipped[20] ^= 4
+		twin := says("h1", 1<<63, 1, 4, 0)
+		foul := bytes.Clone(header)
+		foul[2] = 7
+		foul = append(foul, 200, 9)
+		foul[5] = byte(len(foul) + tagLen)
+		from := n.listen(9)
+		for _, msg := range [][]byte{
+			recorded, flipped, recorded[:len(recorded)-1], nil, make([]byte, 1400), []byte("GET / HTTP/1.1\r\n\r\n"),
+			encode(t, small(), nil), encode(t, twin, ring(t, 7)), ring(t, 7).appendTag(foul, 7, foul),
+			bytes.Repeat(recorded, 20),
+		} {
+			_, err := from.WriteToUDPAddrPort(msg, netip.AddrPortFrom(node(1).Addr(), DefaultPort))
+			require.NoError(t, err)
+		}
+		synctest.Wait()
+		after := a.cast.Stats()
+		got := Stats{
+			Received: after.Received - before.Received, Accepted: after.Accepted - before.Accepted,
+			Replayed: after.Replayed, BadTag: after.BadTag, Truncated: after.Truncated, BadVersion: after.BadVersion,
+			UnknownKey: after.UnknownKey, Conflicts: after.Conflicts, Malformed: after.Malformed, Full: after.Full,
+		}
+		require.Equal(t, Stats{
+			Received: 10, Replayed: 1, BadTag: 1, Truncated: 3, BadVersion: 2, UnknownKey: 1, Conflicts: 1, Malformed: 1,
+		}, got)
+		require.Equal(t, view, a.states())
+		a.stop()
+		b.stop()
+	})
+}
+
+func TestReadErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		a, b := run(t, n, 1, nil), run(t, n, 2, nil)
+		s := n.socks[netip.AddrPortFrom(node(1).Addr(), DefaultPort)]
+		for range maxReadErrors {
+			s.fail <- errors.New("connection refused")
+		}
+		pass(time.Second)
+		require.Equal(t, "h1:up h2:up", a.states(), "single failures are nothing")
+		require.Equal(t, uint64(maxReadErrors), a.cast.Stats().ReadErrors)
+		a.stop()
+		b.stop()
+	})
+}
+
+func TestBrokenSocketEndsRun(t *testing.T) {
+	for name, breakIt := range map[string]func(s *sock){
+		"closed by another": func(s *sock) { s.Close() },
+		"reads fail": func(s *sock) {
+			for range maxReadErrors + 1 {
+				s.fail <- errors.New("interface gone")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newNetwork().listen(1)
+				cast, err := NewBroadcaster(BroadcasterConfig{Board: NewBoard(BoardConfig{}), Conn: s, To: []netip.AddrPort{all}})
+				require.NoError(t, err)
+				breakIt(s)
+				require.ErrorIs(t, cast.Run(t.Context()), errSocket)
+				<-s.closed
+			})
+		})
+	}
+}
+
+func TestBroadcasterConfigErrors(t *testing.T) {
+	good := func() BroadcasterConfig {
+		return BroadcasterConfig{Board: NewBoard(BoardConfig{}), Conn: newNetwork().listen(1), To: []netip.AddrPort{all}}
+	}
+	_, err := NewBroadcaster(good())
+	require.NoError(t, err)
+	for want, change := range map[string]func(c *BroadcasterConfig){
+		"BroadcasterConfig.Board":                          func(c *BroadcasterConfig) { c.Board = nil },
+		"BroadcasterConfig.Conn":                           func(c *BroadcasterConfig) { c.Conn = nil },
+		"BroadcasterConfig.To is empty":                    func(c *BroadcasterConfig) { c.To = nil },
+		`BroadcasterConfig.To: "203.0.113.1:0" is not`:     func(c *BroadcasterConfig) { c.To[0] = netip.AddrPortFrom(node(1).Addr(), 0) },
+		`BroadcasterConfig.To: "0.0.0.0:1" is not`:         func(c *BroadcasterConfig) { c.To[0] = netip.MustParseAddrPort("0.0.0.0:1") },
+		"BroadcasterConfig.MinInterval 1s is above Period": func(c *BroadcasterConfig) { c.MinInterval = time.Second },
+	} {
+		cfg := good()
+		change(&cfg)
+		_, err := NewBroadcaster(cfg)
+		require.ErrorContains(t, err, want)
+	}
+}
+
+// Two hosts over real sockets on the loopback interface.
+func TestUDP(t *testing.T) {
+	var conns []*net.UDPConn
+	for range 2 {
+		c, err := Listen(netip.MustParseAddrPort("127.0.0.1:0"))
+		require.NoError(t, err)
+		conns = append(conns, c)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var running sync.WaitGroup
+	var heard []<-chan struct{}
+	for i, c := range conns {
+		b := withSelf(t, BoardConfig{}, Self{ID: fmt.Sprint("h", i), Services: []OwnService{{Name: "www"}}})
+		changes, _ := b.Subscribe()
+		heard = append(heard, changes)
+		peer := conns[1-i].LocalAddr().(*net.UDPAddr).AddrPort()
+		cast, err := NewBroadcaster(BroadcasterConfig{Board: b, Conn: c, To: []netip.AddrPort{peer}, Keys: ring(t, 1)})
+		require.NoError(t, err)
+		running.Go(func() { _ = cast.Run(ctx) })
+	}
+	for _, changes := range heard {
+		<-changes // bounded by the test's own deadline
+	}
+	cancel()
+	running.Wait()
+}
+
+func TestListenErrors(t *testing.T) {
+	_, err := Listen(netip.MustParseAddrPort("192.0.2.1:1"))
+	require.ErrorContains(t, err, "listen for reports on 192.0.2.1:1")
+	_, err = ListenGroup(node(1), "lo")
+	require.ErrorContains(t, err, "203.0.113.1:6080 is not a multicast group")
+	_, err = ListenGroup(netip.MustParseAddrPort("239.1.2.3:6082"), "no such interface")
+	require.ErrorContains(t, err, `interface "no such interface"`)
+}
