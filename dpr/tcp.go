@@ -91,7 +91,7 @@ func (b *batch) tcpState(entry *flowtable.Entry, h *header.Packet) State {
 		return state
 	}
 	ahead := int32(h.Seq + segmentLen(h) - entry.Seq)
-	next := b.revive(entry, state, ahead)
+	next := b.revive(entry, state, ahead, h.Seq == entry.Seq)
 	if ahead > 0 {
 		entry.Seq += uint32(ahead)
 	}
@@ -116,15 +116,15 @@ func (b *batch) repeatedSYN(entry *flowtable.Entry, h *header.Packet, state Stat
 
 // revive returns the state after an ACK: Established, unless the flow has ended and
 // the ACK may be from before. A FIN or RST that data follows was forged, or the
-// client's data could not lie beyond it; of packets that carry none, the second one
-// after a RST proves the same.
-func (b *batch) revive(entry *flowtable.Entry, state State, ahead int32) State {
+// client's data could not lie ahead of it; of ACKs without data, at the very number
+// of the RST, the second one proves the same.
+func (b *batch) revive(entry *flowtable.Entry, state State, ahead int32, exact bool) State {
 	switch {
 	case state == Embryonic || state == Established:
 		return Established
 	case ahead > 0:
-	case state == Closed && ahead == 0 && entry.Flags&late != 0:
-	case state == Closed && ahead == 0:
+	case state == Closed && exact && entry.Flags&late != 0:
+	case state == Closed && exact:
 		entry.Flags |= late
 		return state
 	default:
