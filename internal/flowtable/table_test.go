@@ -158,6 +158,8 @@ func TestFrequentTouchesCountOnceAGrain(t *testing.T) {
 	}{
 		{"short", time.Second, 2, 1000},
 		{"short, later", time.Second, 3, 1003},
+		{"just below a second", 255 * time.Second, 995, 255_000},
+		{"just below a second, later", 255 * time.Second, 996, 255_996},
 		{"long", time.Hour, 999, 3_600_000},
 		{"long, later", time.Hour, 1000, 3_601_000},
 	} {
@@ -233,18 +235,54 @@ func TestEvictionOrder(t *testing.T) {
 }
 
 func TestFillsUpWholly(t *testing.T) {
-	for _, size := range []int{1, 3, 64, 1000, 100_000} {
+	for _, size := range []int{1, 3, 64, 1000, 20_000} {
 		for _, shards := range []int{1, 4, 64} {
 			tab := newTable(t, Config{MaxFlows: size, Shards: shards})
 			for n := range size {
-				require.True(t, insert(tab, key(n), 0, 0), "flow %d of %d in %d shards", n, size, shards)
+				insert(tab, key(n), 0, 0)
 			}
+			require.Equal(t, size, tab.Len(), "%d shards", shards)
 			require.False(t, insert(tab, key(size), 0, 0))
-			require.Equal(t, size, tab.Len())
+			found := 0
 			for n := range size {
-				require.True(t, has(tab, key(n)))
+				if has(tab, key(n)) {
+					found++
+				}
 			}
+			require.Equal(t, size, found, "%d shards", shards)
 		}
+	}
+}
+
+func TestEqualHashes(t *testing.T) {
+	const h = 42
+	tab := newTable(t, Config{MaxFlows: 3, Shards: 1})
+	s := tab.Lock(h)
+	defer s.Unlock()
+	keys := [...]Key{key(1), key(2), key(3)}
+	for i := range keys {
+		s.Insert(&keys[i], h, 0, 0).Peer = uint32(i)
+	}
+	for i := range keys {
+		require.Equal(t, uint32(i), s.Lookup(&keys[i], h).Peer)
+	}
+	s.Delete(s.Lookup(&keys[1], h)) // the middle of the chain
+	require.Nil(t, s.Lookup(&keys[1], h))
+	require.Equal(t, uint32(0), s.Lookup(&keys[0], h).Peer)
+	require.Equal(t, uint32(2), s.Lookup(&keys[2], h).Peer)
+}
+
+func TestAllSeesAll(t *testing.T) {
+	tab := newTable(t, Config{MaxFlows: 2000, Shards: 1})
+	for n := range 2000 {
+		seen := 0
+		if n < 100 || n > 1000 && n < 1050 || n == 1999 { // around the ends of chunks
+			for range tab.All() {
+				seen++
+			}
+			require.Equal(t, n, seen)
+		}
+		insert(tab, key(n), 0, 0)
 	}
 }
 
