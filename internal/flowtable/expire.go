@@ -3,7 +3,7 @@ package flowtable
 import "iter"
 
 // expireBatch is how many entries Expire removes under one lock: a packet that
-// waits for it waits some 10 µs.
+// waits for it waits tens of microseconds at worst.
 const expireBatch = 64
 
 // Expire removes entries whose idle timeout has passed, and returns how many. It
