@@ -27,7 +27,8 @@ type HomeOrOther struct {
 }
 
 // DefaultTheta is the default of HomeOrOther.Theta, in connections. It saves
-// three redirects in ten and costs 6 % of mean response time.
+// three redirects in ten and costs 5 % of mean response time (ten hosts, load 0.9,
+// reports five lifetimes apart).
 const DefaultTheta = 1
 
 // AnyGain, as a HomeOrOther's Theta, hands a connection over to any peer that
