@@ -24,6 +24,27 @@ func candidatesOf(s *Snapshot) candidates {
 	return c
 }
 
+// others returns how many peers are to be drawn so that d hosts are compared, the
+// own host, where it may serve, among them. 0 means two; MaxD bounds it.
+func (c *candidates) others(d int) int {
+	if d <= 0 {
+		d = 2
+	}
+	d = min(d, MaxD)
+	if c.home >= 0 {
+		d--
+	}
+	return min(d, len(c.peers))
+}
+
+// to is the choice of host i, where negative means that there is none.
+func to(i, self int) Choice {
+	if i < 0 || i == self {
+		return Choice{}
+	}
+	return Choice{Do: Send, Host: i}
+}
+
 // settle answers with best, or with the own host unless that carries, for its
 // weight, more than margin connections above best. Without an eligible own host
 // any peer is better; without a peer the connection stays.
@@ -88,6 +109,11 @@ func (d *draws) below(n uint64) uint64 {
 	hi, _ := bits.Mul64(d.next(), n)
 	return hi
 }
+
+// unit returns a number between 0 and 1, both excluded.
+func (d *draws) unit() float64 { return unit(d.next()) }
+
+func unit(x uint64) float64 { return (float64(x>>11) + 0.5) / (1 << 53) }
 
 // subset draws k distinct numbers from 0 to n-1 and returns them in set; every
 // subset is as likely as any other (Floyd; Bentley, CACM 30(9), 1987). k is at

@@ -54,9 +54,9 @@ func ExamplePolicy() {
 func ExampleParse() {
 	p, err := lb.Parse("power-of-d:d=3,threshold=1")
 	fmt.Printf("%+v %v\n", p, err)
-	_, err = lb.Parse("fastest")
+	_, err = lb.Parse("stay:home=yes")
 	fmt.Println(err)
 	// Output:
 	// {D:3 Threshold:1} <nil>
-	// lb: no policy "fastest": there are home-or-other, least, p2c, power-of-d, rr, stay
+	// lb: policy stay: no parameter "home": it takes no parameters
 }

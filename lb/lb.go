@@ -51,6 +51,17 @@ type Host struct {
 	Live *atomic.Int32
 	// LiveThen is the value of Live when the report arrived.
 	LiveThen int32
+	// InFlight is the number of requests that the host's server for the service
+	// was working on at the time of its report. It differs from Conns where a
+	// connection carries no request for a while, or several at once.
+	InFlight uint32
+	// Latency is the median time that the host took of late for a request of the
+	// service, with about InFlight others at work. 0 means unknown.
+	Latency time.Duration
+	// Since is how long the host had been taking connections of the service when
+	// the snapshot was made: since it joined, restarted or recovered. 0 means
+	// unknown and counts as long. [SlowStart] goes by it.
+	Since time.Duration
 	// Flags is the host's state.
 	Flags Flags
 }
@@ -107,6 +118,10 @@ type Snapshot struct {
 	// Members identifies the set of IDs: equal on hosts that know the same
 	// members, so that policies which depend on it can tell a change.
 	Members uint64
+	// Taken is when the snapshot was made, on the clock of Pick's now, so that
+	// policies which go by a report's age can let it grow. 0 means unknown: then
+	// they take the ages that the hosts had in the snapshot.
+	Taken time.Duration
 }
 
 // HashMembers returns the value of Snapshot.Members for hosts that are sorted by

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // policies is every policy that can be named in a configuration, in the order in
@@ -17,12 +18,17 @@ var policies = []struct {
 	build func(p *params) Policy
 }{
 	{"home-or-other", func(p *params) Policy { return HomeOrOther{Theta: theta(p)} }},
+	{"home-or-others", func(p *params) Policy {
+		return HomeOrOthers{D: p.integer("d", 2, 1, MaxD-1), Theta: theta(p)}
+	}},
 	{"least", func(p *params) Policy { return LeastConnections{Threshold: threshold(p)} }},
 	{"p2c", func(p *params) Policy { return PowerOfD{D: 2, Threshold: threshold(p)} }},
 	{"power-of-d", func(p *params) Policy {
 		return PowerOfD{D: p.integer("d", 2, 1, MaxD), Threshold: threshold(p)}
 	}},
+	{"random", func(*params) Policy { return Random{} }},
 	{"rr", func(*params) Policy { return new(RoundRobin) }},
+	{"smooth-rr", func(*params) Policy { return new(SmoothRoundRobin) }},
 	{"stay", func(*params) Policy { return Stay{} }},
 }
 
@@ -105,9 +111,7 @@ func (p *params) split(list string) {
 
 // integer returns the parameter key, or def where it is not given.
 func (p *params) integer(key string, def, lo, hi int) int {
-	p.known = append(p.known, key)
-	p.usage = append(p.usage, fmt.Sprintf("%s (%d to %d, default %d)", key, lo, hi, def))
-	value, ok := p.given[key]
+	value, ok := p.take(key, fmt.Sprintf("%d to %d, default %d", lo, hi, def))
 	if !ok {
 		return def
 	}
@@ -117,6 +121,57 @@ func (p *params) integer(key string, def, lo, hi int) int {
 		return def
 	}
 	return n
+}
+
+// real returns the parameter key, or def where it is not given.
+func (p *params) real(key string, def, lo, hi float64) float64 {
+	value, ok := p.take(key, fmt.Sprintf("%g to %g, default %g", lo, hi, def))
+	if !ok {
+		return def
+	}
+	x, err := strconv.ParseFloat(value, 64)
+	if err != nil || !(x >= lo && x <= hi) {
+		p.fail("%s=%s is not a number from %g to %g", key, value, lo, hi)
+		return def
+	}
+	return x
+}
+
+// duration returns the parameter key, or def where it is not given.
+func (p *params) duration(key string, def, lo, hi time.Duration) time.Duration {
+	value, ok := p.take(key, fmt.Sprintf("%v to %v, default %v", lo, hi, def))
+	if !ok {
+		return def
+	}
+	d, err := time.ParseDuration(value)
+	if err != nil || d < lo || d > hi {
+		p.fail("%s=%s is not a time from %v to %v, such as 1.5s", key, value, lo, hi)
+		return def
+	}
+	return d
+}
+
+// word returns the index in words of the parameter key, or 0 where it is not given.
+func (p *params) word(key string, words ...string) int {
+	list := strings.Join(words, " or ")
+	value, ok := p.take(key, fmt.Sprintf("%s, default %s", list, words[0]))
+	if !ok {
+		return 0
+	}
+	i := slices.Index(words, value)
+	if i < 0 {
+		p.fail("%s=%s is not %s", key, value, list)
+		return 0
+	}
+	return i
+}
+
+// take returns the parameter key as it was given and notes what it may be.
+func (p *params) take(key, usage string) (value string, given bool) {
+	p.known = append(p.known, key)
+	p.usage = append(p.usage, key+" ("+usage+")")
+	value, given = p.given[key]
+	return value, given
 }
 
 func (p *params) fail(format string, args ...any) {

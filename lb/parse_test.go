@@ -1,6 +1,7 @@
 package lb
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -28,7 +29,7 @@ func TestParse(t *testing.T) {
 }
 
 func TestParseErrors(t *testing.T) {
-	const names = "home-or-other, least, p2c, power-of-d, rr, stay"
+	names := strings.Join(Names(), ", ")
 	for spec, want := range map[string]string{
 		"":                              `lb: no policy "": there are ` + names,
 		"lest":                          `lb: no policy "lest": there are ` + names,

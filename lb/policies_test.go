@@ -90,6 +90,27 @@ func drawn(s *Snapshot, d int, theta int64) odds {
 	return total
 }
 
+// weighted gives each eligible host its weight's share.
+func weighted(s *Snapshot) odds {
+	out, sum := among(s, nil, 0), int64(0)
+	all := eligiblePeers(s)
+	if s.Self >= 0 && s.Hosts[s.Self].Eligible() {
+		all = append(all, s.Self)
+	}
+	for _, i := range all {
+		sum += int64(s.Hosts[i].Weight)
+	}
+	for i := range out {
+		if sum > 0 {
+			out[i] = new(big.Rat)
+		}
+	}
+	for _, i := range all {
+		out[i].SetFrac64(int64(s.Hosts[i].Weight), sum)
+	}
+	return out
+}
+
 // somewhere makes a small random snapshot in which anything may be the case.
 func somewhere(rnd *rand.Rand) *Snapshot {
 	s := &Snapshot{Self: -1}
@@ -124,6 +145,9 @@ func TestAgainstOracle(t *testing.T) {
 		{"power of 2", PowerOfD{}, func(s *Snapshot) odds { return drawn(s, 2, 0) }},
 		{"power of 3", PowerOfD{D: 3, Threshold: 1}, func(s *Snapshot) odds { return drawn(s, 3, 1) }},
 		{"power of all", PowerOfD{D: 1 << 30}, func(s *Snapshot) odds { return among(s, eligiblePeers(s), 0) }},
+		{"home-or-others", HomeOrOthers{}, func(s *Snapshot) odds { return drawn(s, 3, 1) }},
+		{"home-or-others 3", HomeOrOthers{D: 3, Theta: AnyGain}, func(s *Snapshot) odds { return drawn(s, 4, 0) }},
+		{"random", Random{}, weighted},
 		{"least", LeastConnections{}, func(s *Snapshot) odds { return among(s, eligiblePeers(s), 0) }},
 		{"least 2", LeastConnections{Threshold: 2}, func(s *Snapshot) odds { return among(s, eligiblePeers(s), 2) }},
 		{"stay", Stay{}, func(s *Snapshot) odds { return among(s, nil, 0) }},
@@ -166,7 +190,7 @@ func checkOdds(t *testing.T, s *Snapshot, want odds, got []int) {
 func TestPickDependsOnFlowAlone(t *testing.T) {
 	s := table(-1, 1, 1, 1, 1, 1, 1)
 	for policy, p := range every() {
-		if policy == "rr" {
+		if turning()[policy] != nil {
 			continue
 		}
 		a, b := p.Build(s), p.Build(table(-1, 1, 1, 1, 1, 1, 1))
@@ -253,6 +277,52 @@ func TestRoundRobinOrder(t *testing.T) {
 			require.Equal(t, tt.want, got)
 		})
 	}
+}
+
+// The order of nginx, which keeps a's lump away from the ends.
+func TestSmoothRoundRobinOrder(t *testing.T) {
+	s := table(-1, 0, 0, 0)
+	s.Hosts[0].Weight, s.Hosts[1].Weight, s.Hosts[2].Weight = 5, 1, 1
+	picker, got := new(SmoothRoundRobin).Build(s), ""
+	for range 14 {
+		got += fmt.Sprint(served(t, s, picker.Pick(Flow{}, 0)))
+	}
+	require.Equal(t, "00102000010200", got)
+}
+
+// After any number of turns nobody is more than one turn away from its share, and
+// a round has all turns.
+func TestSmoothRoundRobinIsSmooth(t *testing.T) {
+	rnd := seeded(24)
+	for range 50 {
+		s, sum := table(-1, make([]uint32, 1+rnd.IntN(6))...), 0
+		for i := range s.Hosts {
+			s.Hosts[i].Weight = uint16(1 + rnd.IntN(9))
+			sum += int(s.Hosts[i].Weight)
+		}
+		picker, got := new(SmoothRoundRobin).Build(s), make([]int, len(s.Hosts))
+		for turn := 1; turn <= 2*sum; turn++ {
+			got[picker.Pick(Flow{}, 0).Host]++
+			for i, n := range got {
+				share := float64(turn) * float64(s.Hosts[i].Weight) / float64(sum)
+				require.InDelta(t, share, n, 1.0001*float64(len(s.Hosts)-1), "turn %d of %v", turn, got)
+			}
+		}
+		for i, n := range got {
+			require.EqualValues(t, 2*int(s.Hosts[i].Weight), n)
+		}
+	}
+}
+
+func TestSmoothRoundRobinIsMadeAgainOnChange(t *testing.T) {
+	p, s := new(SmoothRoundRobin), table(-1, 0, 0)
+	a := p.Build(s).(*roundRobin)
+	require.Equal(t, []int32{0, 1}, a.order)
+	s = table(-1, 0, 0, 0)
+	s.Hosts[0].Flags = Draining
+	require.Equal(t, []int32{1, 2}, p.Build(s).(*roundRobin).order, "same turns, other hosts")
+	s.Hosts[1].Weight = 20
+	require.Equal(t, []int32{1, 2, 1}, p.Build(s).(*roundRobin).order)
 }
 
 func TestRoundRobinKeepsItsTurn(t *testing.T) {

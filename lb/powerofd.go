@@ -32,15 +32,7 @@ const MaxD = 8
 // Build implements [Policy].
 func (p PowerOfD) Build(s *Snapshot) Picker {
 	c := candidatesOf(s)
-	draw := p.D
-	if draw <= 0 {
-		draw = 2
-	}
-	draw = min(draw, MaxD)
-	if c.home >= 0 {
-		draw--
-	}
-	return &powerOfD{c, min(draw, len(c.peers)), margin(p.Threshold)}
+	return &powerOfD{c, c.others(p.D), margin(p.Threshold)}
 }
 
 type powerOfD struct {

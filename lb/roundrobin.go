@@ -30,15 +30,14 @@ const maxTurns = 4096
 
 // Build implements [Policy].
 func (p *RoundRobin) Build(s *Snapshot) Picker {
-	c := candidatesOf(s)
-	all := c.peers
-	if c.home >= 0 {
-		all = append(all, int32(c.home))
-	}
-	slices.Sort(all)
-	r := &roundRobin{turn: &p.turn, self: s.Self, order: schedule(s.Hosts, all)}
-	if s.Self >= 0 && len(all) > 0 {
-		r.start = uint64(len(r.order) * s.Self / len(s.Hosts))
+	return p.picker(s, schedule(s.Hosts, ready(s)))
+}
+
+// picker hands out the turns of order, which is one round.
+func (p *RoundRobin) picker(s *Snapshot, order []int32) Picker {
+	r := &roundRobin{turn: &p.turn, self: s.Self, order: order}
+	if s.Self >= 0 && len(order) > 0 {
+		r.start = uint64(len(order) * s.Self / len(s.Hosts))
 	}
 	return r
 }
@@ -55,11 +54,7 @@ func (r *roundRobin) Pick(Flow, time.Duration) Choice {
 		return Choice{}
 	}
 	t := r.turn.Add(1) - 1 + r.start
-	i := int(r.order[t%uint64(len(r.order))])
-	if i == r.self {
-		return Choice{}
-	}
-	return Choice{Do: Send, Host: i}
+	return to(int(r.order[t%uint64(len(r.order))]), r.self)
 }
 
 // schedule spreads one round: the k-th of a host's w turns is due at (k+1/2)/w of
