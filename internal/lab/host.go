@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"time"
 	"unsafe"
 
 	"github.com/vishvananda/netlink"
@@ -260,6 +261,33 @@ func (h *Host) configure(iface string, p Port) error {
 	}
 	return nil
 }
+
+// awaitIPv6 returns when the interface's IPv6 addresses work. The kernel adds their
+// routes later, from a work queue, and says nothing of it to whoever added them.
+func (h *Host) awaitIPv6(iface string) error {
+	link, err := h.nl.LinkByName(iface)
+	if err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(ipv6Limit); ; time.Sleep(time.Millisecond) {
+		addrs, err := h.nl.AddrList(link, netlink.FAMILY_V6)
+		if err != nil {
+			return err
+		}
+		local := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, LinkIndex: link.Attrs().Index}
+		routes, err := h.nl.RouteListFiltered(netlink.FAMILY_V6, local,
+			netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE|netlink.RT_FILTER_OIF)
+		if err != nil || len(routes) >= len(addrs) {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%d of %d IPv6 addresses of %s work after %v", len(routes), len(addrs), iface, ipv6Limit)
+		}
+	}
+}
+
+// ipv6Limit is far more than a kernel ever needed.
+const ipv6Limit = 10 * time.Second
 
 // awaitCarrier makes the kernel take note of an interface's carrier now. It would
 // do so by itself within a second, and drop all packets until then.

@@ -210,6 +210,7 @@ func (l *Lab) attach(h *Host, i int, p Port) error {
 		h.configure(veth.PeerName, p),
 		l.segments.awaitCarrier(attrs.Name),
 		h.awaitCarrier(veth.PeerName),
+		h.awaitIPv6(veth.PeerName),
 	)
 }
 
