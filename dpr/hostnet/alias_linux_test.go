@@ -1,0 +1,135 @@
+package hostnet
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/carom-dpr/carom/dpr/tun"
+	"github.com/carom-dpr/carom/internal/lab"
+)
+
+// redirecting is a world whose host a hands everything to b, which has its alias.
+func redirecting(t *testing.T) (w *world, a, b *engine) {
+	w = newWorld(t)
+	b = startEngine(t, w.b, Config{Services: services(w.b)}, nil)
+	a = startEngine(t, w.a, Config{Services: services(w.a)}, func() *tun.Queue { return b.queue })
+	require.NoError(t, b.net.SetAliases(addrs(w.a)))
+	a.net.Beat()
+	b.net.Beat()
+	return w, a, b
+}
+
+func TestAliasServesRedirectedConnections(t *testing.T) {
+	for i, family := range []string{"IPv4", "IPv6"} {
+		t.Run(family, func(t *testing.T) {
+			w, a, b := redirecting(t)
+			serveEcho(t, w.b, ":80")
+			dialled := netip.AddrPortFrom(addrs(w.a)[i], port)
+			c := dial(t, w.client, dialled)
+			info := tcpInfo(t, c)
+			const timestamps = 12 // bytes of options that each segment carries
+			require.Equal(t, 1500-defaultOverhead-families[i].headers-timestamps, int(info.Snd_mss),
+				"the server must announce a segment size that leaves room for the tunnel")
+			echo(t, c, 200_000)
+			require.Equal(t, dialled, addrPort(c.RemoteAddr()))
+			for _, p := range a.take() {
+				require.Equal(t, dialled.Addr().String(), p.NetworkLayer().NetworkFlow().Dst().String(), "answers do not pass the entry host")
+			}
+			require.Empty(t, b.take(), "answers leave through the network interface")
+
+			// The client still knows the address by its owner's MAC.
+			require.Equal(t, mac(t, w.a), neighbour(t, w.client, dialled.Addr()))
+			finish(t, c)
+		})
+	}
+}
+
+func TestAliasDoesNotStealTheAddress(t *testing.T) {
+	for i, family := range []string{"IPv4", "IPv6"} {
+		t.Run(family, func(t *testing.T) {
+			w, _, b := redirecting(t)
+			// Not a service of a, so a itself must answer; b's server must not.
+			owner := netip.AddrPortFrom(addrs(w.a)[i], 8080)
+			serveEcho(t, w.a, owner.String())
+			c := dial(t, w.b, owner)
+			echo(t, c, 1000)
+			require.Equal(t, addrs(w.b)[i], addrPort(c.LocalAddr()).Addr(), "the alias is no source of b's own connections")
+			require.Empty(t, b.take())
+		})
+	}
+}
+
+func TestSetAliases(t *testing.T) {
+	w := newWorld(t)
+	require.NoError(t, w.b.AddRoute(netip.MustParsePrefix("0.0.0.0/0"), netip.MustParseAddr("10.1.0.254")))
+	e := startEngine(t, w.b, Config{
+		Services:      services(w.b),
+		AliasPrefixes: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd01::/64")},
+	}, nil)
+	empty := dump(t, w.b)
+	good := []netip.Addr{w.a.Addr4(), w.a.Addr6(), netip.MustParseAddr("10.1.9.9")}
+	require.NoError(t, e.net.SetAliases(good))
+	full := dump(t, w.b)
+	require.NotEqual(t, empty, full)
+	require.NoError(t, e.net.SetAliases(good))
+	requireSame(t, full, dump(t, w.b), "setting the same again changes nothing")
+
+	for _, c := range []struct{ addr, reason string }{
+		{"10.1.0.3", "an address of this host"},
+		{"fd01::3", "an address of this host"},
+		{"::ffff:10.1.0.3", "an address of this host"},
+		{"10.1.0.254", "a gateway"},
+		{"192.0.2.1", "outside AliasPrefixes"},
+		{"127.0.0.1", "not a global unicast address"},
+		{"fe80::1", "not a global unicast address"},
+		{"224.0.0.1", "not a global unicast address"},
+	} {
+		err := e.net.SetAliases(append(good, netip.MustParseAddr(c.addr)))
+		require.ErrorContains(t, err, "refused: "+c.reason, c.addr)
+		require.ErrorContains(t, err, netip.MustParseAddr(c.addr).Unmap().String())
+		requireSame(t, full, dump(t, w.b), "the others are set")
+	}
+	require.NoError(t, e.net.SetAliases(good[:1]))
+	require.NoError(t, e.net.SetAliases(nil))
+	requireSame(t, empty, dump(t, w.b))
+}
+
+func tcpInfo(t *testing.T, c *net.TCPConn) (info *unix.TCPInfo) {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	require.NoError(t, err)
+	require.NoError(t, raw.Control(func(fd uintptr) {
+		info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+	}))
+	require.NoError(t, err)
+	return info
+}
+
+func mac(t *testing.T, h *lab.Host) string {
+	t.Helper()
+	link, err := h.Netlink().LinkByName("eth0")
+	require.NoError(t, err)
+	return link.Attrs().HardwareAddr.String()
+}
+
+// neighbour returns the link address that a host has for an address.
+func neighbour(t *testing.T, h *lab.Host, a netip.Addr) string {
+	t.Helper()
+	list, err := h.Netlink().NeighList(0, netlink.FAMILY_ALL)
+	require.NoError(t, err)
+	for _, n := range list {
+		if addrOf(n.IP) == a {
+			return n.HardwareAddr.String()
+		}
+	}
+	return ""
+}
+
+func prefixNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}

@@ -1,0 +1,251 @@
+package hostnet
+
+import (
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/gopacket/layers"
+	"github.com/stretchr/testify/require"
+)
+
+// eachFamily runs a test over IPv4 and IPv6, with capture by TCX and by clsact.
+func eachFamily(t *testing.T, test func(t *testing.T, w *world, e *engine, a, client netip.Addr)) {
+	for _, how := range []struct {
+		name  string
+		noTCX bool
+	}{{"tcx", false}, {"clsact", true}} {
+		for i, family := range []string{"IPv4", "IPv6"} {
+			t.Run(how.name+"/"+family, func(t *testing.T) {
+				w := newWorld(t)
+				e := startEngine(t, w.a, Config{Services: services(w.a), noTCX: how.noTCX}, nil)
+				e.net.Beat()
+				test(t, w, e, addrs(w.a)[i], addrs(w.client)[i])
+			})
+		}
+	}
+}
+
+// setAge makes the last beat look older than it is.
+func (e *engine) setAge(age time.Duration) {
+	e.net.Beat()
+	atomic.AddUint64(e.net.beat.at, -uint64(age))
+}
+
+func TestLocalConnectionStaysInKernel(t *testing.T) {
+	eachFamily(t, func(t *testing.T, w *world, e *engine, a, client netip.Addr) {
+		to := netip.AddrPortFrom(a, port)
+		serveEcho(t, w.a, to.String())
+		c := dial(t, w.client, to)
+		echo(t, c, 1<<20)
+		finish(t, c)
+		require.Equal(t, []string{"S"}, tcpFlags(t, e.take()))
+		stats, err := e.net.Stats()
+		require.NoError(t, err)
+		require.Equal(t, uint64(1), stats.CapturedSYN)
+		require.Zero(t, stats.CapturedOther)
+		require.Greater(t, stats.LocalSocket, uint64(10))
+	})
+}
+
+func TestOwnConnectionIsNotCaptured(t *testing.T) {
+	eachFamily(t, func(t *testing.T, w *world, e *engine, a, client netip.Addr) {
+		to := netip.AddrPortFrom(a, port)
+		serveEcho(t, w.a, to.String())
+		c := dial(t, w.a, to)
+		echo(t, c, 1000)
+		require.Empty(t, e.take())
+	})
+}
+
+func TestBlindSYNDoesNotMoveLocalConnection(t *testing.T) {
+	eachFamily(t, func(t *testing.T, w *world, e *engine, a, client netip.Addr) {
+		to := netip.AddrPortFrom(a, port)
+		serveEcho(t, w.a, to.String())
+		c := dial(t, w.client, to)
+		echo(t, c, 1000)
+		require.Equal(t, []string{"S"}, tcpFlags(t, e.take()))
+		before, err := e.net.Stats()
+		require.NoError(t, err)
+		send(t, w.client, packet(t, client, a, layers.IPProtocolTCP, &layers.TCP{
+			SrcPort: layers.TCPPort(addrPort(c.LocalAddr()).Port()), DstPort: port, Seq: 12345, SYN: true, Window: 1000,
+		}))
+		echo(t, c, 100_000)
+		after, err := e.net.Stats()
+		require.NoError(t, err)
+		require.Greater(t, after.LocalSocket, before.LocalSocket)
+		require.Equal(t, before.CapturedSYN, after.CapturedSYN)
+		require.Empty(t, e.take())
+	})
+}
+
+func TestSYNCookiesReachTheListener(t *testing.T) {
+	eachFamily(t, func(t *testing.T, w *world, e *engine, a, client netip.Addr) {
+		require.NoError(t, w.a.SetSysctl("net.ipv4.tcp_syncookies", "2")) // always
+		to := netip.AddrPortFrom(a, port)
+		serveEcho(t, w.a, to.String())
+		c := dial(t, w.client, to)
+		echo(t, c, 100_000)
+		finish(t, c)
+		require.Equal(t, []string{"S"}, tcpFlags(t, e.take()))
+	})
+}
+
+func TestPortReuseInTimeWaitIsANewConnection(t *testing.T) {
+	eachFamily(t, func(t *testing.T, w *world, e *engine, a, client netip.Addr) {
+		to := netip.AddrPortFrom(a, port)
+		ln, err := w.a.Listen("tcp", to.String())
+		require.NoError(t, err)
+		defer ln.Close()
+		dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(client, 40000)), Timeout: limit}
+		for range 2 {
+			require.NoError(t, w.client.Do(func() error {
+				c, err := dialer.DialContext(t.Context(), "tcp", to.String())
+				if err != nil {
+					return err
+				}
+				defer c.Close()
+				s, err := ln.Accept()
+				if err != nil {
+					return err
+				}
+				// The server ends first, so the waiting state is its own.
+				if err := s.Close(); err != nil {
+					return err
+				}
+				_, err = c.Read(make([]byte, 1))
+				require.Error(t, err)
+				return nil
+			}))
+			flags := tcpFlags(t, e.await(t, 1))
+			require.Equal(t, "S", flags[0])
+		}
+	})
+}
+
+func TestUnknownFlowGoesToTheEngine(t *testing.T) {
+	eachFamily(t, func(t *testing.T, w *world, e *engine, a, client netip.Addr) {
+		serveEcho(t, w.a, netip.AddrPortFrom(a, port).String())
+		ack := packet(t, client, a, layers.IPProtocolTCP, &layers.TCP{SrcPort: 40001, DstPort: port, Seq: 1, Ack: 1, ACK: true})
+		send(t, w.client, ack)
+		require.Equal(t, []string{"A"}, tcpFlags(t, e.await(t, 1)))
+
+		e.setAge(time.Second) // too old for what is new, not for what may be redirected
+		send(t, w.client, ack)
+		require.Equal(t, []string{"A"}, tcpFlags(t, e.await(t, 1)))
+
+		e.setAge(time.Minute)
+		c := dial(t, w.client, netip.AddrPortFrom(a, port))
+		before, err := e.net.Stats()
+		require.NoError(t, err)
+		send(t, w.client, ack)
+		echo(t, c, 1) // came after the packet
+		after, err := e.net.Stats()
+		require.NoError(t, err)
+		require.Equal(t, before.FailOpen+1, after.FailOpen)
+		require.Empty(t, e.take())
+	})
+}
+
+func TestSilentEngineLeavesNewConnectionsToTheKernel(t *testing.T) {
+	eachFamily(t, func(t *testing.T, w *world, e *engine, a, client netip.Addr) {
+		to := netip.AddrPortFrom(a, port)
+		serveEcho(t, w.a, to.String())
+		for _, c := range []struct {
+			age  time.Duration
+			want []string
+		}{{0, []string{"S"}}, {600 * time.Millisecond, []string{}}, {0, []string{"S"}}, {time.Hour, []string{}}} {
+			e.setAge(c.age)
+			conn := dial(t, w.client, to)
+			echo(t, conn, 1000)
+			require.Equal(t, c.want, tcpFlags(t, e.take()), "last beat %v ago", c.age)
+		}
+	})
+}
+
+func TestDatagramsAndTheirFragments(t *testing.T) {
+	eachFamily(t, func(t *testing.T, w *world, e *engine, a, client netip.Addr) {
+		for _, c := range []struct {
+			name          string
+			port          uint16
+			size, packets int // packets that the engine sees
+		}{
+			{"first port of the range", 1000, 10, 1},
+			{"last port of the range", 1009, 10, 1},
+			{"port after the range", 1010, 10, 0},
+			{"fragments of a service's datagram", 1000, 4000, 3},
+			{"fragments of another's datagram", 1010, 4000, 3},
+		} {
+			server, err := w.a.ListenPacket("udp", netip.AddrPortFrom(a, c.port).String())
+			require.NoError(t, err, c.name)
+			require.NoError(t, server.SetDeadline(time.Now().Add(limit)))
+			conn, err := w.client.DialContext(t.Context(), "udp", netip.AddrPortFrom(a, c.port).String())
+			require.NoError(t, err, c.name)
+			e.net.Beat()
+			_, err = conn.Write(make([]byte, c.size))
+			require.NoError(t, err, c.name)
+			n, _, err := server.ReadFrom(make([]byte, 9000))
+			require.NoError(t, err, c.name)
+			require.Equal(t, c.size, n, c.name)
+			require.Len(t, e.take(), c.packets, c.name)
+			require.NoError(t, server.Close())
+			require.NoError(t, conn.Close())
+		}
+	})
+}
+
+func TestOnlyErrorsAboutRedirectedFlowsAreCaptured(t *testing.T) {
+	eachFamily(t, func(t *testing.T, w *world, e *engine, a, client netip.Addr) {
+		to := netip.AddrPortFrom(a, port)
+		serveEcho(t, w.a, to.String())
+		c := dial(t, w.client, to)
+		echo(t, c, 1)
+		e.take()
+		quote := func(sport, dport uint16) []byte {
+			quoted := packet(t, a, client, layers.IPProtocolTCP, &layers.TCP{SrcPort: layers.TCPPort(sport), DstPort: layers.TCPPort(dport), ACK: true})
+			quoted = quoted[:len(quoted)-12] // 8 bytes of TCP
+			if a.Is4() {
+				return packet(t, client, a, layers.IPProtocolICMPv4,
+					&layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(3, 1)}, payload(quoted))
+			}
+			return packet(t, client, a, layers.IPProtocolICMPv6,
+				&layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(1, 3)}, payload(append(make([]byte, 4), quoted...)))
+		}
+		ping := packet(t, client, a, layers.IPProtocolICMPv4, &layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(8, 0)})
+		if a.Is6() {
+			ping = packet(t, client, a, layers.IPProtocolICMPv6, &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(128, 0)}, payload(make([]byte, 4)))
+		}
+		send(t, w.client,
+			ping,
+			quote(81, 40000), // no service
+			quote(port, addrPort(c.LocalAddr()).Port()), // a local connection
+			quote(port, 40000))                          // perhaps redirected
+		got := e.await(t, 1)
+		echo(t, c, 1)
+		require.Len(t, append(got, e.take()...), 1)
+	})
+}
+
+func TestSetServices(t *testing.T) {
+	w := newWorld(t)
+	e := startEngine(t, w.a, Config{Services: services(w.a)}, nil)
+	e.net.Beat()
+	serveEcho(t, w.a, ":80")
+	serveEcho(t, w.a, ":81")
+	captured := func(port uint16) bool {
+		e.net.Beat()
+		c := dial(t, w.client, netip.AddrPortFrom(w.a.Addr4(), port))
+		echo(t, c, 1)
+		return len(e.take()) > 0
+	}
+	require.True(t, captured(80))
+	require.False(t, captured(81))
+	require.NoError(t, e.net.SetServices([]Service{{Protocol: protocolTCP, Port: 81, Addrs: addrs(w.a)}}))
+	require.False(t, captured(80))
+	require.True(t, captured(81))
+	err := e.net.SetServices([]Service{{Protocol: protocolTCP, Port: 82, PortEnd: 81, Addrs: addrs(w.a)}})
+	require.ErrorContains(t, err, "Services[0]: ports 82 to 81")
+	require.True(t, captured(81), "a refused set changes nothing")
+}

@@ -1,0 +1,168 @@
+package hostnet
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+)
+
+// Config says what to wire. TUN and Services are required.
+type Config struct {
+	// TUN is the name of the interface that leads to the engine. It is best left
+	// down: Open brings it up once its settings are in place, and Close takes it
+	// down again. It must have no other purpose.
+	TUN string
+	// Interfaces are the network interfaces that clients' packets arrive on. The
+	// default is those that carry the services' addresses.
+	Interfaces []string
+	// Services are the endpoints whose packets the engine gets; SetServices
+	// replaces them.
+	Services []Service
+	// AliasPrefixes limits the addresses that SetAliases accepts. The default is no
+	// limit, which trusts whoever reports the addresses of the peers.
+	AliasPrefixes []netip.Prefix
+	// Overhead is what the tunnel between hosts adds to a packet, in bytes; the
+	// segment size that servers announce for redirected connections is smaller by
+	// that. The default is 80: IPv6, UDP, and GUE with its private field.
+	Overhead int
+	// Table is the number of a routing table that nobody else uses, as is the one
+	// after it. The first holds the aliases, the second the routes of answers from
+	// them. The default is 6080.
+	Table int
+	// RulePreference is the preference of the rule that leads from the TUN to the
+	// first table; rules that lead from an alias to the second have the one after
+	// it. Both must come before the rules that decide about ordinary traffic. The
+	// default is 608.
+	RulePreference int
+	// Log is told of repairs. The default is slog.Default.
+	Log *slog.Logger
+
+	noTCX bool // for tests: attach as on a kernel before 6.6
+}
+
+// Service is a set of endpoints of this host: all pairs of an address and a port.
+type Service struct {
+	// Protocol is 6 for TCP or 17 for UDP.
+	Protocol uint8
+	// Port is the first port, PortEnd the last one. A zero PortEnd means Port.
+	Port, PortEnd uint16
+	// Addrs are the addresses that clients dial on this host.
+	Addrs []netip.Addr
+}
+
+// Stats counts the packets that the capture program has seen since Open, by what
+// became of them. A super-frame counts as one.
+type Stats struct {
+	// NotService packets were for no endpoint of a service.
+	NotService uint64
+	// LocalSocket packets belong to a TCP connection of this host's own.
+	LocalSocket uint64
+	// CapturedSYN are the TCP connection requests that went to the engine,
+	// CapturedOther all else that did.
+	CapturedSYN, CapturedOther uint64
+	// FailOpen packets stayed with the kernel because the engine did not beat.
+	FailOpen uint64
+}
+
+const (
+	defaultOverhead   = 80
+	defaultTable      = 6080
+	defaultPreference = 608
+
+	protocolTCP = 6
+	protocolUDP = 17
+
+	// maxEndpoints is the size of the capture program's map: two services that
+	// take all ports of one address.
+	maxEndpoints = 1 << 17
+)
+
+// withDefaults returns the configuration with its zero fields filled in, or an
+// error that names the field that is wrong.
+func (c Config) withDefaults() (Config, error) {
+	if c.Overhead == 0 {
+		c.Overhead = defaultOverhead
+	}
+	if c.Table == 0 {
+		c.Table = defaultTable
+	}
+	if c.RulePreference == 0 {
+		c.RulePreference = defaultPreference
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	switch {
+	case c.TUN == "":
+		return c, fmt.Errorf("hostnet: TUN is missing: name the interface that leads to the engine")
+	case c.Overhead < 0 || c.Overhead > 500:
+		return c, fmt.Errorf("hostnet: Overhead %d is not within 0 to 500 bytes", c.Overhead)
+	case c.Table < 1 || c.Table <= 255 && c.Table+1 >= 253: // the kernel's own: default, main, local
+		return c, fmt.Errorf("hostnet: Table %d and the one after it must be free, and the kernel has 253 to 255", c.Table)
+	case c.RulePreference < 1 || c.RulePreference >= 32765: // the main table's rule is 32766
+		return c, fmt.Errorf("hostnet: RulePreference %d is not within 1 to 32764", c.RulePreference)
+	}
+	for i, s := range c.Services {
+		if err := s.validate(); err != nil {
+			return c, fmt.Errorf("hostnet: Services[%d]: %w", i, err)
+		}
+	}
+	if len(c.Services) == 0 {
+		return c, fmt.Errorf("hostnet: Services is empty: nothing would reach the engine")
+	}
+	return c, nil
+}
+
+func (s Service) validate() error {
+	if s.Protocol != protocolTCP && s.Protocol != protocolUDP {
+		return fmt.Errorf("protocol %d is neither TCP (6) nor UDP (17)", s.Protocol)
+	}
+	if s.Port == 0 || s.lastPort() < s.Port {
+		return fmt.Errorf("ports %d to %d are no range", s.Port, s.lastPort())
+	}
+	if len(s.Addrs) == 0 {
+		return fmt.Errorf("port %d: Addrs is empty", s.Port)
+	}
+	for _, a := range s.Addrs {
+		if !a.IsValid() || a.IsUnspecified() || a.IsMulticast() || a.Zone() != "" {
+			return fmt.Errorf("port %d: address %v is not one that a client could dial", s.Port, a)
+		}
+	}
+	return nil
+}
+
+func (s Service) lastPort() uint16 {
+	if s.PortEnd == 0 {
+		return s.Port
+	}
+	return s.PortEnd
+}
+
+// endpoint is one key of the capture program's map. With protocol and port 0 it
+// stands for the address as a whole.
+type endpoint struct {
+	addr     netip.Addr
+	protocol uint8
+	port     uint16
+}
+
+// endpoints returns all endpoints of the services and all their addresses.
+func endpoints(services []Service) (map[endpoint]bool, error) {
+	set := map[endpoint]bool{}
+	for i, s := range services {
+		if err := s.validate(); err != nil {
+			return nil, fmt.Errorf("hostnet: Services[%d]: %w", i, err)
+		}
+		for _, a := range s.Addrs {
+			a = a.Unmap()
+			set[endpoint{addr: a}] = true
+			for port := int(s.Port); port <= int(s.lastPort()); port++ {
+				set[endpoint{a, s.Protocol, uint16(port)}] = true
+			}
+		}
+		if len(set) > maxEndpoints {
+			return nil, fmt.Errorf("hostnet: Services[%d]: more than %d endpoints in all: use smaller port ranges", i, maxEndpoints)
+		}
+	}
+	return set, nil
+}

@@ -1,0 +1,285 @@
+package hostnet
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// A Net is what Open has set up on this host. Its methods may be called by several
+// goroutines at once, on any thread.
+type Net struct {
+	cfg     Config
+	nl      *netlink.Handle
+	changes *nl.NetlinkSocket // the kernel's notices, for Run
+	tun     netlink.Link
+	nics    []netlink.Link
+	capture *capture
+	beat    heart
+
+	mu       sync.Mutex
+	settings []setting           // changed by Open, restored by Close
+	aliases  map[netip.Addr]bool // those that are to be
+	added    map[netip.Addr]bool // those that have an address on the TUN
+	arp      []setting           // arp_ignore of the captured interfaces
+	ours     bool                // nobody else uses our tables
+	closed   bool
+}
+
+// Open sets up capture for the services. It works on the network namespace of the
+// calling thread, for good. What an instance that was killed has left in the
+// tables of the configuration is removed first. On error everything is as it was.
+//
+// Nothing is captured until the first [Net.Beat].
+func Open(cfg Config) (*Net, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	n := &Net{cfg: cfg, aliases: map[netip.Addr]bool{}, added: map[netip.Addr]bool{}}
+	for _, step := range n.steps() {
+		if err := step(); err != nil {
+			return nil, errors.Join(fmt.Errorf("hostnet: %w", err), n.Close())
+		}
+	}
+	return n, nil
+}
+
+// steps are what Open does, in order. Close undoes as many as were done.
+func (n *Net) steps() []func() error {
+	return []func() error{n.findInterfaces, n.checkTables, n.configureTUN, n.syncRouting, n.startCapture}
+}
+
+// Beat tells the capture program that the engine's router works. It must be called
+// by the router's own loop, at least every 100 ms also when there is nothing to
+// do: after 500 ms without, new connections and datagrams stay with the kernel,
+// after 10 s everything does. It costs one store to memory, and does nothing after
+// Close.
+func (n *Net) Beat() { n.beat.beat() }
+
+// SetServices replaces the services. Connections of a service that stays are not
+// touched. Interfaces are not chosen anew.
+func (n *Net) SetServices(services []Service) error {
+	want, err := endpoints(services)
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return fmt.Errorf("hostnet: SetServices: %w", os.ErrClosed)
+	}
+	return n.capture.setEndpoints(want)
+}
+
+// Stats returns the capture program's counters.
+func (n *Net) Stats() (Stats, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return Stats{}, fmt.Errorf("hostnet: Stats: %w", os.ErrClosed)
+	}
+	return n.capture.stats()
+}
+
+// Close takes away all that Open and SetAliases have set up and puts back what was
+// there before. It may be called more than once. Redirected connections that this
+// host serves end; those of its own go on.
+func (n *Net) Close() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return nil
+	}
+	n.closed = true
+	var errs []error
+	if n.capture != nil {
+		errs = append(errs, n.capture.close(n.nl))
+	}
+	if n.ours {
+		clear(n.aliases)
+		errs = append(errs, n.syncRouting())
+	}
+	// Down first: an interface that is up would get a link-local address as soon as
+	// it may have one again.
+	if n.tun != nil && n.tun.Attrs().Flags&net.FlagUp == 0 {
+		errs = append(errs, ignore(n.nl.LinkSetDown(n.tun), unix.ENODEV))
+	}
+	for _, s := range slices.Backward(n.settings) {
+		errs = append(errs, s.restore())
+	}
+	for _, s := range n.arp {
+		s.file.Close()
+	}
+	if n.changes != nil {
+		n.changes.Close()
+	}
+	if n.nl != nil {
+		n.nl.Close()
+	}
+	return errors.Join(errs...)
+}
+
+// findInterfaces opens the netlink sockets and finds the interfaces.
+func (n *Net) findInterfaces() (err error) {
+	if n.nl, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+		return fmt.Errorf("netlink: %w", err)
+	}
+	n.changes, err = nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR,
+		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE)
+	if err != nil {
+		return fmt.Errorf("netlink: subscribe: %w", err)
+	}
+	names := n.cfg.Interfaces
+	if len(names) == 0 {
+		if names, err = n.interfacesOf(n.cfg.Services); err != nil {
+			return err
+		}
+	}
+	for _, name := range names {
+		nic, err := n.nl.LinkByName(name)
+		if err != nil {
+			return fmt.Errorf("interface %s: %w", name, err)
+		}
+		n.nics = append(n.nics, nic)
+		arp, err := openSetting(ipv4Setting(name, "arp_ignore"))
+		if err != nil {
+			return err
+		}
+		n.arp = append(n.arp, arp)
+	}
+	if n.tun, err = n.nl.LinkByName(n.cfg.TUN); err != nil {
+		return fmt.Errorf("TUN %s: %w", n.cfg.TUN, err)
+	}
+	return nil
+}
+
+// interfacesOf returns the names of the interfaces that carry the services' addresses.
+func (n *Net) interfacesOf(services []Service) ([]string, error) {
+	addrs, err := n.nl.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	index := map[netip.Addr]int{}
+	for _, a := range addrs {
+		index[addrOf(a.IP)] = a.LinkIndex
+	}
+	var names []string
+	for _, s := range services {
+		for _, a := range s.Addrs {
+			i, ok := index[a.Unmap()]
+			if !ok {
+				return nil, fmt.Errorf("address %v of a service is on no interface: set Interfaces to those that its packets arrive on", a)
+			}
+			link, err := n.nl.LinkByIndex(i)
+			if err != nil {
+				return nil, fmt.Errorf("interface of %v: %w", a, err)
+			}
+			name := link.Attrs().Name
+			if link.Attrs().Flags&net.FlagLoopback != 0 {
+				return nil, fmt.Errorf("address %v of a service is on %s: set Interfaces to those that its packets arrive on", a, name)
+			}
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names, nil
+}
+
+// configureTUN prepares the TUN for packets that come from the engine, and brings
+// it up.
+func (n *Net) configureTUN() error {
+	name := n.cfg.TUN
+	// The senders of what comes from here are reached through another interface.
+	if err := n.change(ipv4Setting(name, "rp_filter"), "2", nil); err != nil {
+		return err
+	}
+	// They may be this host itself, as the client of its own cluster.
+	if err := n.change(ipv4Setting(name, "accept_local"), "1", nil); err != nil {
+		return err
+	}
+	if _, err := os.Stat(ipv6Setting(name, "")); err == nil {
+		if err := n.disableAutoconf(name); err != nil {
+			return err
+		}
+	}
+	if err := n.nl.LinkSetUp(n.tun); err != nil {
+		return fmt.Errorf("set %s up: %w", name, err)
+	}
+	return nil
+}
+
+// disableAutoconf keeps the TUN without IPv6 addresses and without the packets
+// that come with them.
+func (n *Net) disableAutoconf(name string) error {
+	// The file makes an address at once when it is set to a mode that wants one;
+	// netlink does not, so Close can restore the mode.
+	setMode := func(value string) error {
+		mode, err := strconv.Atoi(value)
+		if err != nil {
+			return err
+		}
+		return n.nl.LinkSetIP6AddrGenMode(n.tun, mode)
+	}
+	const modeNone = "1"
+	return errors.Join(
+		n.change(ipv6Setting(name, "addr_gen_mode"), modeNone, setMode),
+		n.change(ipv6Setting(name, "accept_ra"), "0", nil),
+		n.change(ipv6Setting(name, "autoconf"), "0", nil),
+	)
+}
+
+// change sets a kernel setting and keeps what Close needs to restore it.
+func (n *Net) change(path, value string, write func(string) error) error {
+	s, err := openSetting(path)
+	if err != nil {
+		return err
+	}
+	s.write = write
+	n.settings = append(n.settings, s)
+	return s.set(value)
+}
+
+// startCapture loads the program, tells it the services and attaches it.
+func (n *Net) startCapture() error {
+	want, err := endpoints(n.cfg.Services)
+	if err != nil {
+		return err
+	}
+	if n.capture, err = loadProgram(n.tun); err != nil {
+		return err
+	}
+	n.capture.noTCX = n.cfg.noTCX
+	if err := n.capture.setEndpoints(want); err != nil {
+		return err
+	}
+	if err := n.beat.open(n.capture.objects.Heartbeat); err != nil {
+		return err
+	}
+	for _, nic := range n.nics {
+		if err := n.capture.attach(n.nl, nic); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ignore returns err unless it is one of those.
+func ignore(err error, expected ...error) error {
+	for _, e := range expected {
+		if errors.Is(err, e) {
+			return nil
+		}
+	}
+	return err
+}
