@@ -75,8 +75,8 @@ func (e *Engine) removed(entry *flowtable.Entry, _ flowtable.Cause) {
 	if entry.Flags&counted == 0 {
 		return
 	}
-	if p := e.view.Load().peer(PeerID(entry.Peer)); p != nil {
-		p.count[entry.Key.Service].open.Add(-1)
+	if c := e.view.Load().counts(entry); c != nil {
+		c.open.Add(-1)
 	}
 }
 
@@ -189,7 +189,7 @@ func (b *batch) classify(p *Packet, j *job) {
 	switch {
 	case h.RouteDst:
 		b.notOurs(p) // this host is a stop on the packet's way, not its end
-	case service != nil && p.Peer != 0:
+	case service != nil && p.Peer != 0 && h.Proto == header.ProtoTCP:
 		b.redirectedIn(p, h, service, addr)
 	case service != nil:
 		j.service = service
@@ -223,8 +223,9 @@ func (b *batch) notOurs(p *Packet) {
 	p.Verdict = Pass
 }
 
-// redirectedIn serves a packet that a peer redirected. It is never redirected
-// again, so no packet can travel in a circle.
+// redirectedIn serves a TCP packet that a peer redirected. It is never redirected
+// again, so no packet can travel in a circle. The kernel's sockets are all the
+// memory that such flows need.
 func (b *batch) redirectedIn(p *Packet, h *header.Packet, s *service, addr uint16) {
 	p.Verdict = Local
 	if opens(h) {
@@ -283,6 +284,10 @@ func (b *batch) decide(p *Packet, j *job) {
 	shard := b.engine.table.Lock(j.hash)
 	defer shard.Unlock()
 	entry := shard.Lookup(&j.key, j.hash)
+	if p.Peer != 0 {
+		b.served(p, j, shard, entry)
+		return
+	}
 	if entry != nil && entry.Peer != 0 && b.view.peer(PeerID(entry.Peer)) == nil {
 		shard.Delete(entry)
 		entry = nil
@@ -301,6 +306,18 @@ func (b *batch) decide(p *Packet, j *job) {
 		return
 	}
 	b.open(p, j, shard)
+}
+
+// served serves a UDP packet that a peer redirected, like redirectedIn. Its flow has
+// an entry, since no socket says how many there are.
+func (b *batch) served(p *Packet, j *job, shard *flowtable.Shard, entry *flowtable.Entry) {
+	p.Verdict = Local
+	if entry != nil {
+		b.track(shard, entry, &j.hdr)
+		return
+	}
+	j.service.count.in.Add(1)
+	b.bind(j, shard, 0)
 }
 
 // apply does what was bound to a flow: peer serves it, or this host if peer is 0.

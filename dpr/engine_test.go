@@ -391,6 +391,22 @@ func TestUDPFlow(t *testing.T) {
 	}
 }
 
+func TestUDPFlowsServedHereAreCounted(t *testing.T) {
+	b := newBench(t, dpr.Config{})
+	serving := b.Serving("dns")
+	require.Nil(t, b.Serving("nothing"))
+	b.choose("self")
+	b.from(datagram(client, 10, dprtest.Options{}))
+	require.Equal(t, int32(1), serving.Load())
+	for range 3 {
+		require.Equal(t, dpr.Local, b.fromPeer("h2", datagram(client6, 10, dprtest.Options{})).Verdict)
+	}
+	require.Equal(t, int32(2), serving.Load())
+	require.Equal(t, uint64(1), b.Stats().Services["dns"].RedirectedIn)
+	b.pass(time.Hour)
+	require.Zero(t, serving.Load())
+}
+
 func TestFullTable(t *testing.T) { // A25, A26
 	b := newBench(t, dpr.Config{MaxFlows: 100})
 	established := netip.AddrPortFrom(client.Addr(), 1)

@@ -112,7 +112,7 @@ type ServiceStats struct {
 	// Served counts new flows that this host kept, RedirectedOut those that it
 	// handed to peers, Refused those that it turned away.
 	Served, RedirectedOut, Refused uint64
-	// RedirectedIn counts new TCP flows that peers handed to this host.
+	// RedirectedIn counts new flows that peers handed to this host.
 	RedirectedIn uint64
 }
 

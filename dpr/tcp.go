@@ -167,11 +167,9 @@ func (b *batch) end(entry *flowtable.Entry) {
 }
 
 func (b *batch) tally(entry *flowtable.Entry, delta int32) {
-	p := b.view.peer(PeerID(entry.Peer))
-	if p == nil {
-		return // this host's own flow
+	if c := b.view.counts(entry); c != nil {
+		entry.Flags ^= counted
+		c.live.Add(delta)
+		c.open.Add(delta)
 	}
-	entry.Flags ^= counted
-	p.count[entry.Key.Service].live.Add(delta)
-	p.count[entry.Key.Service].open.Add(delta)
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/carom-dpr/carom/internal/flowtable"
 	"github.com/carom-dpr/carom/internal/siphash"
 	"github.com/carom-dpr/carom/lb"
 )
@@ -49,6 +50,7 @@ type service struct {
 type serviceState struct {
 	choice atomic.Pointer[choice] // nil until the first snapshot
 	count  serviceCounters
+	here   flowCounters // of the flows with an entry that this host serves itself
 }
 
 // A choice is a snapshot, the picker that was built from it, and the peers that
@@ -67,7 +69,22 @@ type peer struct {
 	count []*flowCounters // by service index
 }
 
-// flowCounters counts the flows of one service handed to one peer.
+// counts returns the counters of an entry's flow, nil if its peer or its service is
+// gone.
+func (v *view) counts(entry *flowtable.Entry) *flowCounters {
+	if entry.Peer == 0 {
+		if s := v.services[entry.Key.Service]; s != nil {
+			return &s.here
+		}
+		return nil
+	}
+	if p := v.peer(PeerID(entry.Peer)); p != nil {
+		return p.count[entry.Key.Service]
+	}
+	return nil
+}
+
+// flowCounters counts the flows of one service that one host serves.
 type flowCounters struct {
 	// live is lb.Host.Live: +1 for each flow handed over, -1 for each end seen.
 	// A flow that merely times out is not an end, so only differences count.
@@ -340,6 +357,19 @@ func (e *Engine) Live(host, service string) *atomic.Int32 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return &e.counters(host, service).live
+}
+
+// Serving returns the number of open flows of the service that this host serves and
+// has an entry for: all UDP flows, its own and those that peers handed to it, and
+// TCP flows of its own with Config.TrackLocal. For a UDP service it is what
+// lb.Host.Live of this host should point to. It is nil if there is no such service.
+func (e *Engine) Serving(service string) *atomic.Int32 {
+	for _, s := range e.view.Load().services {
+		if s != nil && s.Name == service {
+			return &s.here.open
+		}
+	}
+	return nil
 }
 
 // PeerID returns the ID of the peer for the uplink's use, which changes when a
