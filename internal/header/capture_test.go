@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/gopacket"
@@ -12,11 +13,26 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// capture returns the IP packets of a file in testdata, as they were recorded:
-// without the link header, but with the link's padding. Frames of anything but IP
-// are left out.
-func capture(t testing.TB, name string) (pkts [][]byte) {
-	f, err := os.Open(filepath.Join("testdata", name+".pcap"))
+// captures returns the files of the folder that CAROM_CAPTURES names, nil if it is
+// not set: the captures are other people's and not part of this tree. Each kind of
+// packet that they show is also made by crafted.
+func captures(t testing.TB) (paths []string) {
+	dir := os.Getenv("CAROM_CAPTURES")
+	if dir == "" {
+		return nil
+	}
+	paths, err := filepath.Glob(filepath.Join(dir, "*.pcap"))
+	require.NoError(t, err)
+	require.NotEmpty(t, paths, "CAROM_CAPTURES names a folder without captures")
+	return paths
+}
+
+func captureName(path string) string { return strings.TrimSuffix(filepath.Base(path), ".pcap") }
+
+// capture returns the IP packets of a file as they were recorded: without the link
+// header, but with the link's padding. Frames of anything but IP are left out.
+func capture(t testing.TB, path string) (pkts [][]byte) {
+	f, err := os.Open(path)
 	require.NoError(t, err)
 	defer f.Close()
 	r, err := pcapgo.NewReader(f)
@@ -35,30 +51,26 @@ func capture(t testing.TB, name string) (pkts [][]byte) {
 
 // network strips the link header.
 func network(frame []byte, link layers.LinkType) []byte {
-	var first gopacket.Decoder = link
 	if link == 101 || link == layers.LinkTypeIPv4 { // raw IP
 		return frame
 	}
-	packet := gopacket.NewPacket(frame, first, gopacket.NoCopy)
-	below := packet.LinkLayer()
-	for _, layer := range packet.Layers() {
-		if tag, ok := layer.(*layers.Dot1Q); ok && (tag.Type == layers.EthernetTypeIPv4 || tag.Type == layers.EthernetTypeIPv6) {
-			return tag.Payload
+	for _, layer := range gopacket.NewPacket(frame, link, gopacket.NoCopy).Layers() {
+		switch l := layer.(type) {
+		case *layers.Ethernet:
+			if isIP(l.EthernetType) {
+				return l.Payload
+			}
+		case *layers.Dot1Q:
+			if isIP(l.Type) {
+				return l.Payload
+			}
+		case *layers.PPP, *layers.Loopback:
+			return l.LayerPayload()
 		}
 	}
-	if eth, ok := below.(*layers.Ethernet); ok && eth.EthernetType != layers.EthernetTypeIPv4 && eth.EthernetType != layers.EthernetTypeIPv6 {
-		return nil
-	}
-	return below.LayerPayload()
+	return nil
 }
 
-func captures(t testing.TB) (names []string) {
-	paths, err := filepath.Glob(filepath.Join("testdata", "*.pcap"))
-	require.NoError(t, err)
-	require.NotEmpty(t, paths)
-	for _, path := range paths {
-		name := filepath.Base(path)
-		names = append(names, name[:len(name)-len(".pcap")])
-	}
-	return names
+func isIP(t layers.EthernetType) bool {
+	return t == layers.EthernetTypeIPv4 || t == layers.EthernetTypeIPv6
 }

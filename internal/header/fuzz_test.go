@@ -10,11 +10,11 @@ import (
 )
 
 func addSeeds(f *testing.F) {
-	for _, pkt := range [][]byte{tcp4(), tcp6(), udp4(), udp6(), hopByHop(), nil} {
-		f.Add(pkt)
+	for _, s := range crafted() {
+		f.Add(s.pkt)
 	}
-	for _, name := range captures(f) {
-		for _, pkt := range capture(f, name) {
+	for _, path := range captures(f) {
+		for _, pkt := range capture(f, path) {
 			f.Add(pkt)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/carom-dpr/carom/dpr/dprtest"
 	"github.com/carom-dpr/carom/internal/header"
 )
 
@@ -158,10 +159,9 @@ func TestChecksums(t *testing.T) {
 	}{
 		"tcp4": {tcp4(), true}, "tcp6": {tcp6(), true}, "udp4": {udp4(), true}, "udp6": {udp6(), true},
 		"damaged":                {with(tcp6(), 77, 'x'), false},
-		"captured, damaged":      {capture(t, "cksum_ip4_tcp_bad")[0], false},
-		"captured":               {capture(t, "tcp_urgent_1byte")[0], true},
-		"captured icmp":          {capture(t, "icmp4_frag_needed_8byte_quote")[0], true},
-		"captured icmpv6":        {capture(t, "icmp6_incomplete_header_chain")[0], true},
+		"one too much":           {crafted()["wrong checksum"].pkt, false},
+		"icmp":                   {crafted()["8 bytes quoted"].pkt, true},
+		"icmpv6":                 {crafted()["incomplete chain"].pkt, true},
 		"udp without a checksum": {with(udp4(), 26, 0, 0), false},
 		"esp":                    {ip6(50, make([]byte, 20)), false},
 	} {
@@ -176,7 +176,8 @@ func TestChecksums(t *testing.T) {
 // The checksum behind a routing header is that of the way's end (A53).
 func TestChecksumBehindRoutingHeader(t *testing.T) {
 	var p header.Packet
-	pkt := capture(t, "cksum_ip6_route0_tcp_good")[0]
+	pkt := crafted()["routing, one stop to go"].pkt
+	require.NoError(t, dprtest.Check(pkt), "an independent opinion")
 	require.Equal(t, header.OK, p.Parse(pkt))
 	require.True(t, p.RouteDst)
 	l4, end := pkt[p.L4:p.Len], header.Addr(pkt[p.L4-16:p.L4])
@@ -201,4 +202,29 @@ func TestComputedZero(t *testing.T) {
 	other := []byte{1, 2, 3, 4}
 	header.PutChecksum(other, header.ProtoESP, &client6, &vip6)
 	require.Equal(t, []byte{1, 2, 3, 4}, other)
+}
+
+// Real checksums, as other people's stacks computed them.
+func TestChecksumsOfCaptures(t *testing.T) {
+	paths := captures(t)
+	if paths == nil {
+		t.Skip("CAROM_CAPTURES is not set")
+	}
+	want := map[string]bool{
+		"cksum_ip4_tcp_bad": false, "tcp_urgent_1byte": true, "icmp4_frag_needed_8byte_quote": true,
+		"icmp6_incomplete_header_chain": true, "cksum_ip6_route0_tcp_good": true,
+	}
+	for _, path := range paths {
+		right, known := want[captureName(path)]
+		if !known {
+			continue
+		}
+		var p header.Packet
+		pkt := capture(t, path)[0]
+		require.Equal(t, header.OK, p.Parse(pkt), path)
+		if p.RouteDst {
+			p.Dst = header.Addr(pkt[p.L4-16 : p.L4]) // the way's end
+		}
+		require.Equal(t, right, header.ChecksumOK(pkt[p.L4:p.Len], p.Proto, &p.Src, &p.Dst), path)
+	}
 }
