@@ -1,0 +1,175 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/carom-dpr/carom/dpr"
+	"github.com/carom-dpr/carom/lb"
+	"github.com/carom-dpr/carom/loadinfo"
+)
+
+// A Service is something that this host and its peers serve.
+type Service struct {
+	// Name is the service's name, the same on all hosts. Required.
+	Name string
+	// Proto is dpr.TCP or dpr.UDP; the default is TCP.
+	Proto dpr.Proto
+	// Port is the port that clients dial and that the server listens on, PortEnd
+	// the last of a range; 0 means that Port is the only one.
+	Port, PortEnd uint16
+	// Addrs are the addresses at which this host is dialled for the service. The
+	// default is Config.Addr.
+	Addrs []netip.Addr
+	// Policy chooses who serves a new connection. The default is lb.HomeOrOther.
+	Policy lb.Policy
+	// Weight is this host's capacity for the service; 0 means Config.Weight, a
+	// negative one that it gets no new connections.
+	Weight int
+}
+
+// Config configures a Node. Zero fields take the defaults stated.
+type Config struct {
+	// ID names this host among its peers and over its restarts. The default is
+	// the host's name.
+	ID string
+	// Addr is this host's own address. Peers reach it here, and unless a service
+	// says otherwise clients dial it here. Required.
+	Addr netip.Addr
+	// Services are what this host serves. At least one.
+	Services []Service
+	// Report lists where reports of this host's load go: each peer's report
+	// address, or a broadcast or multicast address that reaches all of them. Its
+	// own address may be among them.
+	Report []netip.AddrPort
+	// Keys are the cluster's keys: reports and tunnel packets carry a tag made with
+	// the first, and one made with any of them is accepted. Without keys anybody
+	// who can send packets to this host can take part; see SECURITY.md.
+	Keys []loadinfo.Key
+	// Weight is this host's capacity relative to its peers. The default is 100; a
+	// negative one means no new connections.
+	Weight int
+	// Period is the time between two reports, which must be the same on all hosts.
+	// Default 500 ms. Shorter balances short connections better and costs a
+	// datagram of about a hundred bytes each.
+	Period time.Duration
+	// TunnelPort and ReportPort are the UDP ports of the tunnel (GUE) and of the
+	// reports, the same on all hosts. Default 6080, the port IANA gave GUE, and
+	// 6081.
+	TunnelPort, ReportPort uint16
+	// Interface is the network interface that clients and peers are on. The default
+	// is the one that has Addr.
+	Interface string
+	// AliasPrefixes bounds the addresses that this host answers from on behalf of
+	// its peers. The default is any address, which only suits a network whose
+	// hosts are all trusted.
+	AliasPrefixes []netip.Prefix
+	// Queues is the number of TUN queues, each with a reading goroutine. Default 1.
+	Queues int
+	// MaxFlows bounds the flow table; see dpr.Config.
+	MaxFlows int
+	// Timeouts are the flow table's; see dpr.Config.
+	Timeouts dpr.Timeouts
+	// Logger gets what operators should know. The default is slog.Default().
+	Logger *slog.Logger
+}
+
+const (
+	defaultTunnelPort = 6080
+	defaultReportPort = 6081
+)
+
+// withDefaults returns the configuration with its zero fields filled in, or an
+// error that names the field and the remedy.
+func (c Config) withDefaults() (Config, error) {
+	if c.ID == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return c, fmt.Errorf("node: ID is empty and the host has no name, give one: %w", err)
+		}
+		c.ID = name
+	}
+	if c.TunnelPort == 0 {
+		c.TunnelPort = defaultTunnelPort
+	}
+	if c.ReportPort == 0 {
+		c.ReportPort = defaultReportPort
+	}
+	if c.Period == 0 {
+		c.Period = loadinfo.DefaultPeriod
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.Queues == 0 {
+		c.Queues = 1
+	}
+	services := make([]Service, len(c.Services))
+	for i, s := range c.Services {
+		services[i] = s.withDefaults(c.Addr)
+	}
+	c.Services = services
+	return c, c.validate()
+}
+
+func (s Service) withDefaults(addr netip.Addr) Service {
+	if s.Proto == 0 {
+		s.Proto = dpr.TCP
+	}
+	if len(s.Addrs) == 0 {
+		s.Addrs = []netip.Addr{addr}
+	}
+	if s.Policy == nil {
+		s.Policy = lb.HomeOrOther{}
+	}
+	return s
+}
+
+func (c *Config) validate() error {
+	switch {
+	case !c.Addr.IsValid() || c.Addr.IsUnspecified() || c.Addr.IsLoopback() || c.Addr.IsMulticast():
+		return fmt.Errorf("node: Addr %v: give the unicast address at which peers reach this host", c.Addr)
+	case c.Addr.Zone() != "":
+		return fmt.Errorf("node: Addr %v: give an address that is valid beyond one link", c.Addr)
+	case len(c.Services) == 0:
+		return errors.New("node: Services is empty: give at least one")
+	case c.TunnelPort == c.ReportPort:
+		return fmt.Errorf("node: TunnelPort and ReportPort are both %d: give different ports", c.TunnelPort)
+	case c.Period < minPeriod || c.Period > maxPeriod:
+		return fmt.Errorf("node: Period %v: must be %v to %v", c.Period, minPeriod, maxPeriod)
+	case c.Queues < 0:
+		return fmt.Errorf("node: Queues %d: must not be negative", c.Queues)
+	}
+	return nil
+}
+
+const (
+	minPeriod = 10 * time.Millisecond // 100 reports a second cost a percent of a core
+	maxPeriod = time.Minute           // beyond, a dead host is noticed after ten minutes
+)
+
+// services returns what the engine needs to know of the services, with the
+// addresses of this host and the given ones of peers.
+func (c *Config) services(peers []netip.Addr) []dpr.Service {
+	list := make([]dpr.Service, len(c.Services))
+	for i, s := range c.Services {
+		list[i] = dpr.Service{
+			Name: s.Name, Proto: s.Proto, Port: s.Port, PortEnd: s.PortEnd,
+			Addrs: append(append([]netip.Addr(nil), s.Addrs...), peers...),
+		}
+	}
+	return list
+}
+
+// dialled returns the addresses at which this host is dialled, each once.
+func (c *Config) dialled() []netip.Addr {
+	var list []netip.Addr
+	for _, s := range c.Services {
+		list = append(list, s.Addrs...)
+	}
+	return unique(list)
+}

@@ -1,0 +1,86 @@
+package node
+
+import (
+	"context"
+
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/carom-dpr/carom/dpr"
+	"github.com/carom-dpr/carom/loadinfo"
+)
+
+// A Peer is what an uplink needs to know of another host.
+type Peer struct {
+	ID   dpr.PeerID
+	Name string
+	// Addr is where the peer's tunnel receives.
+	Addr netip.AddrPort
+}
+
+// A Host is what a node needs of the machine that it runs on. Fields marked
+// optional may be nil.
+type Host struct {
+	// Devices lead to the host's kernel, Uplinks to its peers.
+	Devices, Uplinks []dpr.Device
+	// Replies sends packets that leave like the host's own. Optional.
+	Replies dpr.Writer
+	// Reports is the socket for load reports.
+	Reports loadinfo.PacketConn
+	// TrackLocal says that the kernel's socket table does not keep packets of
+	// local connections away from Devices; see dpr.Config.
+	TrackLocal bool
+	// MTU is the length of the longest packet that the tunnel carries, in bytes.
+	MTU int
+
+	// SetPeers tells the uplink whom it may send to and receive from.
+	SetPeers func([]Peer) error
+	// SetAliases says which addresses of peers the host is to answer from.
+	SetAliases func([]netip.Addr) error
+	// Conns returns the count of the service's established connections, kept by
+	// the kernel. Optional: without it, count with Node.Wrap.
+	Conns func(service string) *atomic.Int32
+	// Listening reports whether a server listens on the address and TCP port.
+	// Optional.
+	Listening func(netip.Addr, uint16) (bool, error)
+	// Beat is told that the router works. Optional.
+	Beat func(time.Time)
+	// Run does what the host has to do meanwhile, until ctx is done. Optional.
+	Run func(ctx context.Context) error
+	// Unwire undoes what was changed on the host for the node. It is called before
+	// the router stops. Optional.
+	Unwire func() error
+	// Close gives back all that the host holds but Devices, Uplinks and Reports,
+	// which the node closes. Optional.
+	Close func() error
+}
+
+func (h *Host) run(ctx context.Context) error {
+	if h.Run == nil {
+		return nil
+	}
+	return h.Run(ctx)
+}
+
+func (h *Host) unwire() error {
+	if h.Unwire == nil {
+		return nil
+	}
+	return h.Unwire()
+}
+
+// close gives back what the host holds. Devices may have been closed before.
+func (h *Host) close() error {
+	for _, d := range append(slices.Clone(h.Devices), h.Uplinks...) {
+		d.Close()
+	}
+	if h.Reports != nil {
+		h.Reports.Close()
+	}
+	if h.Close == nil {
+		return nil
+	}
+	return h.Close()
+}

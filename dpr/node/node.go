@@ -1,0 +1,260 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/carom-dpr/carom/dpr"
+	"github.com/carom-dpr/carom/lb"
+	"github.com/carom-dpr/carom/loadinfo"
+)
+
+// A Node is one host of a cluster. Its methods may be called from several
+// goroutines.
+type Node struct {
+	cfg    Config
+	host   Host
+	engine *dpr.Engine
+	board  *loadinfo.Board
+	caster *loadinfo.Broadcaster
+
+	mu      sync.Mutex
+	state   loadinfo.State
+	peers   map[string]loadinfo.Member // those that the engine and the host know
+	healthy map[string]bool            // by service
+}
+
+// New returns a node on the host. The node owns the host from then on: Run closes
+// it, and so does New when it fails.
+func New(cfg Config, host Host) (*Node, error) {
+	n, err := assemble(cfg, host)
+	if err != nil {
+		return nil, errors.Join(err, host.unwire(), host.close())
+	}
+	return n, nil
+}
+
+func assemble(cfg Config, host Host) (*Node, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{
+		cfg: cfg, host: host,
+		state:   loadinfo.Joining,
+		peers:   make(map[string]loadinfo.Member),
+		healthy: make(map[string]bool),
+	}
+	if n.engine, err = dpr.New(dpr.Config{
+		Services:   cfg.services(nil),
+		Seed:       cfg.seed(),
+		MaxFlows:   cfg.MaxFlows,
+		TrackLocal: host.TrackLocal,
+		Timeouts:   cfg.Timeouts,
+	}); err != nil {
+		return nil, err
+	}
+	n.board = loadinfo.NewBoard(loadinfo.BoardConfig{Period: cfg.Period, Live: n.engine.Live})
+	if err := n.board.SetSelf(n.self()); err != nil {
+		return nil, errors.Join(err, n.engine.Close())
+	}
+	if n.caster, err = n.broadcaster(); err != nil {
+		return nil, errors.Join(err, n.engine.Close())
+	}
+	return n, nil
+}
+
+// self is what this host says of itself.
+func (n *Node) self() loadinfo.Self {
+	s := loadinfo.Self{
+		ID:      n.cfg.ID,
+		Node:    netip.AddrPortFrom(n.cfg.Addr, n.cfg.TunnelPort),
+		Dialled: n.cfg.dialled(),
+		Weight:  n.cfg.Weight,
+		State:   n.state,
+	}
+	for _, service := range n.cfg.Services {
+		own := loadinfo.OwnService{Name: service.Name, Weight: service.Weight}
+		switch {
+		case service.Proto == dpr.UDP: // no socket knows a UDP flow, but the engine does
+			own.Conns = n.engine.Serving(service.Name)
+		case n.host.Conns != nil:
+			own.Conns = n.host.Conns(service.Name)
+		}
+		s.Services = append(s.Services, own)
+	}
+	return s
+}
+
+// Run works until ctx is done, which is no error, or a part fails. It returns when
+// all goroutines have ended and everything that was changed on the host is undone.
+// A node runs once.
+//
+// The host is taken back before the router stops, so that no packet is led to a
+// router that is not there.
+func (n *Node) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	routing, stopRouting := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopRouting()
+	var router, others sync.WaitGroup
+	router.Go(func() { cancel(n.runRouter(routing)) })
+	for _, run := range []func(context.Context) error{n.caster.Run, n.follow, n.watchHealth, n.host.run} {
+		others.Go(func() {
+			if err := run(ctx); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	<-ctx.Done()
+	others.Wait()
+	err := n.host.unwire()
+	stopRouting()
+	router.Wait()
+	err = errors.Join(err, n.host.close(), n.engine.Close())
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) && !errors.Is(cause, context.DeadlineExceeded) {
+		err = errors.Join(cause, err)
+	}
+	return err
+}
+
+// runRouter moves packets until ctx is done; an end before that is an error.
+func (n *Node) runRouter(ctx context.Context) error {
+	router := &dpr.Router{
+		Engine:  n.engine,
+		Devices: n.host.Devices,
+		Uplinks: n.host.Uplinks,
+		Replies: n.host.Replies,
+		Beat:    n.host.Beat,
+	}
+	err := router.Run(ctx)
+	if err == nil && ctx.Err() == nil {
+		err = errors.New("node: a device was closed while the node works")
+	}
+	return err
+}
+
+// refreshEvery bounds how often pickers are rebuilt, so that a large cluster's
+// reports, each of which is a change, cost no more than those of a small one.
+const refreshEvery = 10 * time.Millisecond
+
+// follow brings what the board knows into the engine and the host until ctx is
+// done.
+func (n *Node) follow(ctx context.Context) error {
+	changes, cancel := n.board.Subscribe()
+	defer cancel()
+	tick := time.NewTicker(n.cfg.Period)
+	defer tick.Stop()
+	joined := time.After(joinPeriods * n.cfg.Period)
+	for {
+		n.refresh(time.Now())
+		pause := time.NewTimer(refreshEvery)
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return nil
+		case <-pause.C:
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changes:
+		case <-tick.C:
+		case <-joined:
+			n.setState(loadinfo.Joining, loadinfo.Up)
+		}
+	}
+}
+
+// joinPeriods is how many report periods a node listens before it takes part: one
+// for every peer's report to come, one for a report that is lost.
+const joinPeriods = 2
+
+// refresh makes the engine and the host follow the board as of now.
+func (n *Node) refresh(now time.Time) {
+	n.board.Tick(now)
+	if err := n.followPeers(n.board.Members(now)); err != nil {
+		n.cfg.Logger.Error("cannot follow the cluster's membership", "err", err)
+	}
+	state := n.State()
+	for _, s := range n.cfg.Services {
+		policy := s.Policy
+		if state == loadinfo.Joining {
+			policy = lb.Stay{}
+		}
+		if err := n.engine.SetSnapshot(s.Name, policy, n.board.Snapshot(s.Name, now)); err != nil {
+			n.cfg.Logger.Error("cannot follow the cluster's load", "service", s.Name, "err", err)
+		}
+	}
+}
+
+// followPeers makes engine, uplink and aliases follow the members. It does nothing
+// if they have not changed since it last succeeded.
+func (n *Node) followPeers(members []loadinfo.Member) error {
+	next := make(map[string]loadinfo.Member)
+	for _, m := range members {
+		if !m.Local && m.State != loadinfo.Down && m.Node.IsValid() {
+			next[m.ID] = m
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if maps.EqualFunc(n.peers, next, sameWiring) {
+		return nil
+	}
+	if err := n.wire(next); err != nil {
+		return err
+	}
+	n.peers = next
+	return nil
+}
+
+// sameWiring reports whether two states of a peer need the same wiring. A peer
+// that booted again is the same: if only its router did, its sockets and their
+// flows go on, and if the host did, its kernel resets them.
+func sameWiring(a, b loadinfo.Member) bool {
+	return a.Node == b.Node && slices.Equal(a.Dialled, b.Dialled)
+}
+
+// wire tells the parts of the peers: first who may be answered for, then who may
+// send, at last to whom flows may go.
+func (n *Node) wire(peers map[string]loadinfo.Member) error {
+	var aliases []netip.Addr
+	for _, m := range peers {
+		aliases = append(aliases, m.Dialled...)
+	}
+	own := n.cfg.dialled()
+	aliases = slices.DeleteFunc(unique(aliases), func(a netip.Addr) bool { return slices.Contains(own, a) })
+	if err := n.host.SetAliases(aliases); err != nil {
+		return fmt.Errorf("addresses of peers: %w", err)
+	}
+	if err := n.engine.SetServices(n.cfg.services(aliases)); err != nil {
+		return err
+	}
+	list, uplink := make([]dpr.Peer, 0, len(peers)), make([]Peer, 0, len(peers))
+	for _, id := range slices.Sorted(maps.Keys(peers)) {
+		list = append(list, dpr.Peer{ID: id, MTU: n.host.MTU})
+	}
+	if err := n.engine.SetPeers(list); err != nil {
+		return err
+	}
+	for _, p := range list {
+		uplink = append(uplink, Peer{ID: n.engine.PeerID(p.ID), Name: p.ID, Addr: peers[p.ID].Node})
+	}
+	if err := n.host.SetPeers(uplink); err != nil {
+		return fmt.Errorf("tunnels to peers: %w", err)
+	}
+	return nil
+}
+
+// unique sorts the addresses and removes what is there twice.
+func unique(list []netip.Addr) []netip.Addr {
+	slices.SortFunc(list, netip.Addr.Compare)
+	return slices.Compact(list)
+}

@@ -1,0 +1,226 @@
+package node
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/carom-dpr/carom/dpr"
+	"github.com/carom-dpr/carom/dpr/gue"
+	"github.com/carom-dpr/carom/dpr/hostnet"
+	"github.com/carom-dpr/carom/dpr/tun"
+	"github.com/carom-dpr/carom/loadinfo"
+	"github.com/carom-dpr/carom/loadinfo/sockmeter"
+)
+
+// Open makes a node of this host: it creates a TUN interface, captures the
+// services' packets, opens the tunnel and the socket for reports, and counts
+// connections in the kernel. It needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF (on
+// some systems CAP_SYS_ADMIN); what is missing is named in the error. If Open fails
+// nothing on the host has changed. Call Run, which also undoes what Open did.
+func Open(cfg Config) (*Node, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	l := &linux{cfg: cfg}
+	if err := l.open(); err != nil {
+		return nil, errors.Join(err, l.host.unwire(), l.host.close())
+	}
+	return New(cfg, l.host)
+}
+
+// linux is the host of a node while it is being opened.
+type linux struct {
+	cfg  Config
+	host Host
+	net  *hostnet.Net
+}
+
+func (l *linux) open() error {
+	for _, step := range []func() error{l.openTunnel, l.openReports, l.openMeter, l.openNet} {
+		if err := step(); err != nil {
+			return fmt.Errorf("node: %w", err)
+		}
+	}
+	return nil
+}
+
+// openTunnel opens the GUE sockets.
+func (l *linux) openTunnel() error {
+	var keys []gue.Key
+	for _, k := range l.cfg.Keys {
+		keys = append(keys, gue.Key{ID: k.ID, Secret: tunnelSecret(k.Secret)})
+	}
+	ifi, err := interfaceOf(l.cfg.Interface, l.cfg.Addr)
+	if err != nil {
+		return err
+	}
+	u, err := gue.Open(gue.Config{
+		Listen: []netip.AddrPort{netip.AddrPortFrom(l.cfg.Addr, l.cfg.TunnelPort)},
+		Keys:   keys,
+		Queues: l.cfg.Queues,
+		Log:    l.cfg.Logger,
+	})
+	if err != nil {
+		return err
+	}
+	for _, q := range u.Queues {
+		l.host.Uplinks = append(l.host.Uplinks, q)
+	}
+	l.host.MTU = ifi.MTU - l.overhead()
+	l.host.SetPeers = func(peers []Peer) error {
+		list := make([]gue.Peer, len(peers))
+		for i, p := range peers {
+			list[i] = gue.Peer{ID: p.ID, Addr: p.Addr}
+		}
+		return u.SetPeers(list)
+	}
+	return nil
+}
+
+// overhead is what the tunnel adds to each packet.
+func (l *linux) overhead() int { return gue.Overhead(l.cfg.Addr.Is6(), len(l.cfg.Keys) > 0) }
+
+// tunnelSecret derives the tunnel's key from the cluster's.
+func tunnelSecret(secret []byte) (key [16]byte) {
+	sum := sha256.Sum256(append([]byte("carom tunnel key\x00"), secret...))
+	copy(key[:], sum[:])
+	return key
+}
+
+// interfaceOf returns the interface with the name, or with the address if there is
+// no name.
+func interfaceOf(name string, addr netip.Addr) (*net.Interface, error) {
+	if name != "" {
+		ifi, err := net.InterfaceByName(name)
+		if err != nil {
+			return nil, fmt.Errorf("Interface %q: %w", name, err)
+		}
+		return ifi, nil
+	}
+	all, err := net.Interfaces()
+	if err != nil {
+		return nil, err
+	}
+	for i := range all {
+		addrs, err := all[i].Addrs()
+		if err == nil && slices.ContainsFunc(addrs, func(a net.Addr) bool { return isAddr(a, addr) }) {
+			return &all[i], nil
+		}
+	}
+	return nil, fmt.Errorf("Addr %v is on no interface of this host: give one of its own addresses", addr)
+}
+
+func isAddr(a net.Addr, addr netip.Addr) bool {
+	n, ok := a.(*net.IPNet)
+	if !ok {
+		return false
+	}
+	ip, _ := netip.AddrFromSlice(n.IP)
+	return ip.Unmap() == addr
+}
+
+func (l *linux) openReports() error {
+	conn, err := loadinfo.Listen(netip.AddrPortFrom(reportAddr(l.cfg.Addr), l.cfg.ReportPort))
+	if err != nil {
+		return err
+	}
+	l.host.Reports = conn
+	return nil
+}
+
+// reportAddr is where reports are received: on all addresses, since a socket bound
+// to one does not hear broadcasts.
+func reportAddr(addr netip.Addr) netip.Addr {
+	if addr.Is6() {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
+// openMeter has the kernel count connections.
+func (l *linux) openMeter() error {
+	var services []sockmeter.Service
+	for _, s := range l.cfg.Services {
+		if s.Proto == dpr.TCP {
+			services = append(services, sockmeter.Service{Name: s.Name, Port: s.Port, PortEnd: s.PortEnd})
+		}
+	}
+	m, err := sockmeter.Open(sockmeter.Config{Services: services, Logger: l.cfg.Logger})
+	if err != nil {
+		return err
+	}
+	l.host.Conns, l.host.Listening = m.Counter, m.Listening
+	l.host.Run, l.host.Close = m.Run, m.Close
+	return nil
+}
+
+// openNet creates the TUN and wires the host to it.
+func (l *linux) openNet() error {
+	t, err := tun.Open(tun.Config{Queues: l.cfg.Queues, Log: l.cfg.Logger})
+	if err != nil {
+		return err
+	}
+	for _, q := range t.Queues {
+		l.host.Devices = append(l.host.Devices, q)
+	}
+	var interfaces []string
+	if l.cfg.Interface != "" {
+		interfaces = []string{l.cfg.Interface}
+	}
+	if l.net, err = hostnet.Open(hostnet.Config{
+		TUN:           t.Name,
+		Interfaces:    interfaces,
+		Services:      captured(l.cfg.Services),
+		AliasPrefixes: l.cfg.AliasPrefixes,
+		Overhead:      l.overhead(),
+		Log:           l.cfg.Logger,
+	}); err != nil {
+		return err
+	}
+	l.host.SetAliases = l.net.SetAliases
+	l.host.Beat = func(time.Time) { l.net.Beat() }
+	l.host.Unwire = l.net.Close
+	return l.openReplies()
+}
+
+func captured(services []Service) []hostnet.Service {
+	list := make([]hostnet.Service, len(services))
+	for i, s := range services {
+		list[i] = hostnet.Service{Protocol: uint8(s.Proto), Port: s.Port, PortEnd: s.PortEnd, Addrs: s.Addrs}
+	}
+	return list
+}
+
+// openReplies opens the sockets that the engine's own packets leave by.
+func (l *linux) openReplies() error {
+	raw, err := hostnet.NewRawSender()
+	if err != nil {
+		return err
+	}
+	l.host.Replies = raw
+	meterRun, meterClose := l.host.Run, l.host.Close
+	l.host.Run = func(ctx context.Context) error { return both(ctx, meterRun, l.net.Run) }
+	l.host.Close = func() error { return errors.Join(raw.Close(), meterClose()) }
+	return nil
+}
+
+// both runs two parts until both have ended; the first error ends the other.
+func both(ctx context.Context, a, b func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	second := make(chan error, 1)
+	go func() {
+		defer cancel()
+		second <- b(ctx)
+	}()
+	first := a(ctx)
+	cancel()
+	return errors.Join(first, <-second)
+}

@@ -1,0 +1,141 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/carom-dpr/carom/dpr"
+	"github.com/carom-dpr/carom/loadinfo"
+)
+
+// State returns what this host says of itself: joining, up or draining.
+func (n *Node) State() loadinfo.State {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.state
+}
+
+// setState changes the state from one to another; any other state stays.
+func (n *Node) setState(from, to loadinfo.State) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.state == from {
+		n.state = to
+		n.board.SetState(to)
+	}
+}
+
+// Drain keeps new connections away from this host: peers hand it none, and it
+// hands those that dial it to peers. Connections that it has go on. Undrain takes
+// it back.
+func (n *Node) Drain() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.state = loadinfo.Draining
+	n.board.SetState(n.state)
+}
+
+// Undrain ends what Drain began.
+func (n *Node) Undrain() { n.setState(loadinfo.Draining, loadinfo.Up) }
+
+// A Status is the state of a node for programs and people.
+type Status struct {
+	ID    string
+	State loadinfo.State
+	// Members are all hosts that this one knows of, itself included.
+	Members []loadinfo.Member
+	// Services are this host's, by name.
+	Services map[string]ServiceStatus
+	// Engine counts packets and flows, Reports load reports.
+	Engine  dpr.Stats
+	Reports loadinfo.Stats
+}
+
+// ServiceStatus is the state of one service of this host.
+type ServiceStatus struct {
+	// Conns is the number of established connections that this host serves.
+	Conns int
+	// Healthy says that the server listens.
+	Healthy bool
+}
+
+// Status returns the state as it is now.
+func (n *Node) Status() Status {
+	s := Status{
+		ID:       n.cfg.ID,
+		State:    n.State(),
+		Members:  n.board.Members(time.Now()),
+		Services: make(map[string]ServiceStatus),
+		Engine:   n.engine.Stats(),
+		Reports:  n.caster.Stats(),
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, service := range n.cfg.Services {
+		s.Services[service.Name] = ServiceStatus{
+			Conns:   int(n.board.Counter(service.Name).Load()),
+			Healthy: n.healthyNow(service.Name),
+		}
+	}
+	return s
+}
+
+// Engine returns the node's engine, for its flows and counters.
+func (n *Node) Engine() *dpr.Engine { return n.engine }
+
+func (n *Node) healthyNow(service string) bool {
+	healthy, known := n.healthy[service]
+	return healthy || !known
+}
+
+// healthEvery is how often a node looks whether its servers listen: soon enough
+// that few connections meet a dead server, seldom enough to cost nothing.
+const healthEvery = time.Second
+
+// watchHealth keeps peers' connections away from services whose server does not
+// listen.
+func (n *Node) watchHealth(ctx context.Context) error {
+	tick := time.NewTicker(healthEvery)
+	defer tick.Stop()
+	for {
+		for i := range n.cfg.Services {
+			n.checkHealth(&n.cfg.Services[i])
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (n *Node) checkHealth(s *Service) {
+	if n.host.Listening == nil || s.Proto != dpr.TCP {
+		return
+	}
+	healthy, err := n.listening(s)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.healthyNow(s.Name) != healthy {
+		n.cfg.Logger.Warn("server changed", "service", s.Name, "listens", healthy, "err", err)
+	}
+	n.healthy[s.Name] = healthy
+	n.board.SetHealthy(s.Name, healthy)
+}
+
+// listening reports whether a server listens on any port of the service.
+func (n *Node) listening(s *Service) (bool, error) {
+	for port := int(s.Port); port <= max(int(s.Port), int(s.PortEnd)); port++ {
+		ok, err := n.host.Listening(s.Addrs[0], uint16(port))
+		if err != nil {
+			return false, fmt.Errorf("cannot see whether a server listens on %v: %w",
+				netip.AddrPortFrom(s.Addrs[0], uint16(port)), err)
+		}
+		if ok {
+			return true, nil
+		}
+	}
+	return false, nil
+}
