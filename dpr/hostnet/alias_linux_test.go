@@ -3,8 +3,11 @@ package hostnet
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -37,7 +40,10 @@ func TestAliasServesRedirectedConnections(t *testing.T) {
 				"the server must announce a segment size that leaves room for the tunnel")
 			echo(t, c, 200_000)
 			require.Equal(t, dialled, addrPort(c.RemoteAddr()))
-			for _, p := range a.take() {
+			seen := a.take()
+			super := func(p gopacket.Packet) bool { return len(p.Data()) > 1500 }
+			require.True(t, slices.ContainsFunc(seen, super), "super-frames arrive whole")
+			for _, p := range seen {
 				require.Equal(t, dialled.Addr().String(), p.NetworkLayer().NetworkFlow().Dst().String(), "answers do not pass the entry host")
 			}
 			require.Empty(t, b.take(), "answers leave through the network interface")
@@ -62,6 +68,69 @@ func TestAliasDoesNotStealTheAddress(t *testing.T) {
 			require.Empty(t, b.take())
 		})
 	}
+}
+
+// A host of the cluster that dials another may get itself as the server.
+func TestHairpin(t *testing.T) {
+	for i, family := range []string{"IPv4", "IPv6"} {
+		t.Run(family, func(t *testing.T) {
+			w, a, _ := redirecting(t)
+			serveEcho(t, w.b, ":80")
+			c := dial(t, w.b, netip.AddrPortFrom(addrs(w.a)[i], port))
+			echo(t, c, 100_000)
+			require.NotEmpty(t, a.take())
+		})
+	}
+}
+
+// While an alias is being added it is in the table local for an instant.
+func TestNobodyAnswersARPForAnAlias(t *testing.T) {
+	w := newWorld(t)
+	e := startEngine(t, w.b, Config{Services: services(w.b)}, nil)
+	nobody := netip.MustParseAddr("10.1.0.77")
+	link := openLink(t, w.client, unix.ETH_P_ARP)
+	request := func(a netip.Addr) {
+		own, err := net.ParseMAC(mac(t, w.client))
+		require.NoError(t, err)
+		link.send(t, &layers.Ethernet{SrcMAC: own, DstMAC: layers.EthernetBroadcast, EthernetType: layers.EthernetTypeARP},
+			&layers.ARP{
+				AddrType: layers.LinkTypeEthernet, Protocol: layers.EthernetTypeIPv4, HwAddressSize: 6, ProtAddressSize: 4,
+				Operation: layers.ARPRequest, SourceHwAddress: own, SourceProtAddress: w.client.Addr4().AsSlice(),
+				DstHwAddress: make([]byte, 6), DstProtAddress: a.AsSlice(),
+			})
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				request(nobody)
+			}
+		}
+	}()
+	for range 50 {
+		require.NoError(t, e.net.SetAliases([]netip.Addr{nobody}))
+		require.NoError(t, e.net.SetAliases(nil))
+	}
+	require.NoError(t, e.net.SetAliases([]netip.Addr{nobody}))
+	close(stop)
+	<-stopped
+	request(w.b.Addr4()) // is answered after all of them
+	for {
+		arp, ok := link.receive(t).Layer(layers.LayerTypeARP).(*layers.ARP)
+		require.True(t, ok)
+		if arp.Operation != layers.ARPReply {
+			continue
+		}
+		require.Equal(t, w.b.Addr4().String(), net.IP(arp.SourceProtAddress).String())
+		break
+	}
+	ignore, err := w.b.Sysctl("net.ipv4.conf.eth0.arp_ignore")
+	require.NoError(t, err)
+	require.Equal(t, "0", ignore)
 }
 
 func TestSetAliases(t *testing.T) {

@@ -171,6 +171,50 @@ func TestOpenUndoesEachStep(t *testing.T) {
 	}
 }
 
+// Open fails at the last thing that it does, with one interface attached to.
+func TestOpenUndoesHalfACapture(t *testing.T) {
+	for _, noTCX := range []bool{false, true} {
+		w := newWorld(t)
+		openTUN(t, w.a, "carom0")
+		before := dump(t, w.a)
+		gone := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "gone"}, PeerName: "gone1"}
+		require.NoError(t, w.a.Netlink().LinkAdd(gone))
+		cfg, err := Config{TUN: "carom0", Interfaces: []string{"eth0", "gone"}, Services: services(w.a), noTCX: noTCX}.withDefaults()
+		require.NoError(t, err)
+		n := &Net{cfg: cfg, aliases: map[netip.Addr]bool{}, added: map[netip.Addr]bool{}}
+		steps := n.steps()
+		require.NoError(t, w.a.Do(func() error {
+			for i, step := range steps {
+				if i == len(steps)-1 {
+					require.NoError(t, w.a.Netlink().LinkDel(gone))
+					require.ErrorContains(t, step(), "attach to gone")
+					return n.Close()
+				}
+				require.NoError(t, step())
+			}
+			return nil
+		}))
+		requireSame(t, before, dump(t, w.a))
+	}
+}
+
+// A router that ends closes its TUN; the interface may be gone before the Net.
+func TestCloseAfterTheTUN(t *testing.T) {
+	w := newWorld(t)
+	before := dump(t, w.a)
+	var n *Net
+	require.NoError(t, w.a.Do(func() error {
+		dev, err := tun.Open(tun.Config{Name: "carom0"})
+		require.NoError(t, err)
+		n, err = Open(Config{TUN: "carom0", Services: services(w.a)})
+		require.NoError(t, err)
+		require.NoError(t, n.SetAliases(addrs(w.b)))
+		return dev.Close()
+	}))
+	require.NoError(t, n.Close())
+	requireSame(t, before, dump(t, w.a))
+}
+
 func TestOpenRefuses(t *testing.T) {
 	for _, c := range []struct {
 		name, err string

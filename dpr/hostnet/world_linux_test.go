@@ -56,6 +56,8 @@ func newWorld(t *testing.T) *world {
 	} {
 		*h.host, err = l.AddHost(h.name, netip.MustParsePrefix(h.v4), netip.MustParsePrefix(h.v6))
 		require.NoError(t, err)
+		// The strictest setting, and the default of some distributions.
+		require.NoError(t, (*h.host).SetSysctl("net.ipv4.conf.all.rp_filter", "1"))
 	}
 	return w
 }
