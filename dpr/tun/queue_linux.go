@@ -155,17 +155,17 @@ func (q *Queue) fillFrom(fd uintptr) bool {
 
 // accept makes a packet of the n bytes that were read into p, or counts why not.
 func (q *Queue) accept(p *dpr.Packet, n int) bool {
-	p.Off, p.Len, p.Peer, p.Verdict = dpr.Headroom, max(n, 0), 0, dpr.Drop
-	full := dpr.Headroom+n == len(p.Buf)
-	if !segment.Trim(p) {
-		if full {
-			q.count.cut.Add(1)
-		} else {
-			q.count.malformed.Add(1)
-		}
+	end := dpr.Headroom + max(n, 0)
+	b, ok := segment.Whole(p.Buf[dpr.Headroom:end])
+	if !ok && end == len(p.Buf) {
+		q.count.cut.Add(1)
 		return false
 	}
-	var ok bool
+	if !ok {
+		q.count.malformed.Add(1)
+		return false
+	}
+	*p = dpr.Packet{Buf: p.Buf, Off: dpr.Headroom, Len: len(b)}
 	if p.GSO, ok = parseVnet(p.Buf[dpr.Headroom-vnetLen:], p.Bytes()); !ok {
 		q.count.malformed.Add(1)
 	}

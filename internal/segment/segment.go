@@ -27,11 +27,10 @@ const (
 
 var be = binary.BigEndian
 
-// Trim cuts off what follows the IP packet in p, such as the padding of a short
-// Ethernet frame. It reports false, and changes nothing, for what is no IP packet
-// or is shorter than its header says: that must not be sent on.
-func Trim(p *dpr.Packet) bool {
-	b := p.Bytes()
+// Whole returns the IP packet at the front of b, without what follows it there,
+// such as the padding of a short Ethernet frame. It reports false for what is no
+// IP packet or is shorter than its header says: that must not be sent on.
+func Whole(b []byte) (packet []byte, ok bool) {
 	n := 0
 	switch {
 	case len(b) >= header.IPv4Len && header.Version(b) == 4:
@@ -40,10 +39,9 @@ func Trim(p *dpr.Packet) bool {
 		n = header.IPv6Len + header.IPv6(b).PayloadLen()
 	}
 	if n < header.IPv4Len || n > len(b) {
-		return false
+		return nil, false
 	}
-	p.Len = n
-	return true
+	return b[:n], true
 }
 
 // Complete computes the transport checksum of an ordinary packet whose GSO says

@@ -168,7 +168,7 @@ func TestComplete(t *testing.T) {
 	require.False(t, segment.Complete(&p), "the field ends one byte beyond the packet")
 }
 
-func TestTrim(t *testing.T) {
+func TestWhole(t *testing.T) {
 	pad := make([]byte, 9)
 	for name, tc := range map[string]struct {
 		b    []byte
@@ -186,11 +186,9 @@ func TestTrim(t *testing.T) {
 		"empty":                  {nil, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := packet(tc.b, dpr.GSO{})
-			require.Equal(t, tc.want != 0, segment.Trim(&p))
-			if tc.want != 0 {
-				require.Equal(t, tc.want, p.Len)
-			}
+			got, ok := segment.Whole(tc.b)
+			require.Equal(t, tc.want != 0, ok)
+			require.Len(t, got, tc.want)
 		})
 	}
 }

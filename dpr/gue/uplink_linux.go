@@ -1,0 +1,172 @@
+package gue
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/carom-dpr/carom/dpr"
+)
+
+// Uplink is a tunnel to the peers over UDP sockets.
+type Uplink struct {
+	// Queues are the receive queues: Config.Queues for each address listened on,
+	// all queues of the first address first. Each is a [dpr.Device] of its own, and
+	// each sends to all peers, of both families.
+	Queues []*Queue
+
+	cfg     Config
+	codec   *Codec
+	peers   atomic.Pointer[peerTable]
+	count   counters
+	sources [][]*socket // by index of Listen; see source
+	noGSO   atomic.Bool // the kernel refused UDP_SEGMENT
+	open    atomic.Int32
+}
+
+// Open returns an uplink without peers. On an error nothing is left behind.
+func Open(cfg Config) (*Uplink, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	addrs := cfg.Listen
+	cfg.Listen = nil // grows as the sockets do
+	u := &Uplink{cfg: cfg}
+	u.peers.Store(&peerTable{})
+	u.noGSO.Store(cfg.NoOffload)
+	if u.codec, err = NewCodec(cfg.Keys...); err != nil {
+		return nil, err
+	}
+	if len(addrs) == 0 {
+		err = u.listenEverywhere()
+	} else {
+		err = u.listen(addrs)
+	}
+	if err != nil {
+		u.release()
+		return nil, err
+	}
+	u.open.Store(int32(len(u.Queues)))
+	return u, nil
+}
+
+// listenEverywhere listens on all addresses of both families, or of IPv4 alone on
+// a host without IPv6.
+func (u *Uplink) listenEverywhere() error {
+	v4 := netip.AddrPortFrom(netip.IPv4Unspecified(), Port)
+	v6 := netip.AddrPortFrom(netip.IPv6Unspecified(), Port)
+	if err := u.listen([]netip.AddrPort{v4}); err != nil {
+		return err
+	}
+	err := u.listen([]netip.AddrPort{v6})
+	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL) {
+		return nil
+	}
+	return err
+}
+
+// listen adds the sockets of addresses. After an error the uplink is to be
+// released.
+func (u *Uplink) listen(addrs []netip.AddrPort) error {
+	for _, a := range addrs {
+		for range u.cfg.Queues {
+			s, err := listenSocket(a, &u.cfg)
+			if err != nil {
+				return err
+			}
+			u.Queues = append(u.Queues, newQueue(u, s, a.Addr()))
+		}
+		u.sources = append(u.sources, nil)
+		family := &u.sources[len(u.sources)-1]
+		for k := range sets(a.Addr()) * u.cfg.Sources {
+			s, err := sourceSocket(a.Addr(), k < u.cfg.Sources)
+			if err != nil {
+				return err
+			}
+			*family = append(*family, s)
+		}
+	}
+	u.cfg.Listen = append(u.cfg.Listen, addrs...)
+	return nil
+}
+
+// sets is the number of sets of source sockets for a family: IPv4 has one with DF
+// and one without.
+func sets(a netip.Addr) int {
+	if a.Is4() {
+		return 2
+	}
+	return 1
+}
+
+// source returns the socket to send an inner packet from, by its flow.
+func (u *Uplink) source(to *peer, inner []byte) *socket {
+	family := u.sources[to.family]
+	k := int(flowHash(inner) % uint32(u.cfg.Sources))
+	if !df(inner) && len(family) > u.cfg.Sources {
+		k += u.cfg.Sources
+	}
+	return family[k]
+}
+
+// SetPeers replaces the peers, at once for all queues. On an error they stay as
+// they were.
+func (u *Uplink) SetPeers(peers []Peer) error {
+	t, err := newPeerTable(peers, u.cfg.Listen)
+	if err == nil {
+		u.peers.Store(t)
+	}
+	return err
+}
+
+// SetKeys replaces the keys, at once for all queues. An uplink that was opened
+// with keys must keep some, and one without has no use for any, since they change
+// the overhead.
+func (u *Uplink) SetKeys(keys ...Key) error {
+	if (len(keys) > 0) != u.codec.Variant0() {
+		return fmt.Errorf("gue: %d keys: whether there are keys is decided by Open", len(keys))
+	}
+	return u.codec.SetKeys(keys...)
+}
+
+// Stats returns the counters.
+func (u *Uplink) Stats() Stats { return u.count.stats() }
+
+// Overhead is what the uplink adds to a packet to the address, in bytes.
+func (u *Uplink) Overhead(to netip.Addr) int { return Overhead(!to.Unmap().Is4(), u.codec.Variant0()) }
+
+// Close closes all queues.
+func (u *Uplink) Close() error {
+	var errs []error
+	for _, q := range u.Queues {
+		errs = append(errs, q.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// release closes all sockets: of a failed Open, or when the last queue closes.
+func (u *Uplink) release() {
+	for _, q := range u.Queues {
+		q.sock.file.Close()
+	}
+	for _, family := range u.sources {
+		for _, s := range family {
+			s.file.Close()
+		}
+	}
+}
+
+// fail makes an error of the runtime's poller or of the kernel one for the caller.
+func fail(op string, closed bool, err error) error {
+	if closed {
+		err = os.ErrClosed
+	}
+	return fmt.Errorf("gue: %s: %w", op, err)
+}
+
+var _ dpr.Device = (*Queue)(nil)
