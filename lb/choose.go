@@ -1,6 +1,9 @@
 package lb
 
-import "math/bits"
+import (
+	"cmp"
+	"math/bits"
+)
 
 // candidates is what the policies that compare counts keep of a snapshot: the
 // hosts that may get a new connection.
@@ -52,11 +55,8 @@ func (c *candidates) settle(best *lightest, margin int64) Choice {
 	if best.host < 0 {
 		return Choice{}
 	}
-	if c.home >= 0 {
-		own := &c.hosts[c.home]
-		if best.load*int64(own.Weight) >= (own.Estimate()+1-margin)*best.weight {
-			return Choice{}
-		}
+	if c.home >= 0 && !best.beats(&c.hosts[c.home], margin) {
+		return Choice{}
 	}
 	return Choice{Do: Send, Host: best.host}
 }
@@ -76,20 +76,29 @@ type lightest struct {
 // the first nor the last of several idle hosts gets everything.
 func (l *lightest) offer(i int, h *Host, d *draws) {
 	load, weight := h.Estimate()+1, int64(h.Weight)
-	if l.host >= 0 {
-		// load/weight against l.load/l.weight: at most 2^33 times 2^16, exact.
-		mine, theirs := load*l.weight, l.load*weight
-		if mine > theirs {
-			return
-		}
-		if mine == theirs {
-			if l.ties++; d.below(l.ties) == 0 {
-				l.host, l.load, l.weight = i, load, weight
-			}
-			return
+	switch order := l.order(load, weight); {
+	case order < 0:
+		*l = lightest{host: i, load: load, weight: weight, ties: 1}
+	case order == 0:
+		if l.ties++; d.below(l.ties) == 0 {
+			l.host, l.load, l.weight = i, load, weight
 		}
 	}
-	*l = lightest{host: i, load: load, weight: weight, ties: 1}
+}
+
+// order is negative if load is the lighter one for its weight, 0 if equal.
+func (l *lightest) order(load, weight int64) int {
+	if l.host < 0 {
+		return -1
+	}
+	// load/weight against l.load/l.weight: at most 2^33 times 2^16, exact.
+	return cmp.Compare(load*l.weight, l.load*weight)
+}
+
+// beats reports whether h carries, for its weight, more than margin connections
+// above what l has.
+func (l *lightest) beats(h *Host, margin int64) bool {
+	return l.load*int64(h.Weight) < (h.Estimate()+1-margin)*l.weight
 }
 
 // draws is a stream of pseudo-random numbers that starts from a flow's hash: the

@@ -168,9 +168,34 @@ func spreading() map[string]Policy {
 	return all
 }
 
+// hashing is one of each policy that goes by the flow alone.
+func hashing() map[string]Policy {
+	return map[string]Policy{
+		"rendezvous": Rendezvous{},
+		"maglev":     &Maglev{},
+		"ring":       &Ring{},
+		"jump":       Jump{},
+	}
+}
+
+// choosing is one of each policy that hashes, and then compares counts.
+func choosing() map[string]Policy {
+	return map[string]Policy{
+		"bounded-load":  &BoundedLoad{},
+		"ring, smaller": &Geometric{},
+		"ring, left":    &Geometric{Ties: ToLeft},
+		"torus, larger": &Geometric{Space: OnTorus, Ties: ToLarger},
+		"torus, any":    &Geometric{Space: OnTorus, Ties: ToAny, D: 3},
+		"affinity":      &Affinity{},
+	}
+}
+
 // every is one of each policy but Stay.
 func every() map[string]Policy {
-	return spreading()
+	all := spreading()
+	maps.Copy(all, hashing())
+	maps.Copy(all, choosing())
+	return all
 }
 
 func TestNobodyEligible(t *testing.T) { // A58, A60

@@ -29,6 +29,29 @@ var policies = []struct {
 	{"random", func(*params) Policy { return Random{} }},
 	{"rr", func(*params) Policy { return new(RoundRobin) }},
 	{"smooth-rr", func(*params) Policy { return new(SmoothRoundRobin) }},
+	{"rendezvous", func(p *params) Policy { return Rendezvous{By: by(p)} }},
+	{"maglev", func(p *params) Policy {
+		return &Maglev{Size: p.integer("size", maglevSize, 3, maxMaglevSize), By: by(p)}
+	}},
+	{"ring", func(p *params) Policy { return &Ring{Points: points(p, ringPoints), By: by(p)} }},
+	{"jump", func(p *params) Policy { return Jump{By: by(p)} }},
+	{"bounded-load", func(p *params) Policy {
+		factor := p.real("factor", boundedFactor, minBoundedFactor, 100)
+		return &BoundedLoad{Factor: factor, Points: points(p, ringPoints), By: by(p)}
+	}},
+	{"geometric", func(p *params) Policy {
+		return &Geometric{
+			Space: Space(p.word("space", "ring", "torus")), D: p.integer("d", 2, 1, MaxD),
+			Ties:   Ties(p.word("ties", "smaller", "larger", "left", "any")),
+			Points: points(p, 1), By: by(p),
+		}
+	}},
+	{"affinity", func(p *params) Policy {
+		return &Affinity{
+			D: p.integer("d", 2, 1, MaxD), Threshold: threshold(p),
+			Points: points(p, ringPoints), By: by(p),
+		}
+	}},
 	{"stay", func(*params) Policy { return Stay{} }},
 }
 
@@ -40,6 +63,10 @@ func theta(p *params) int {
 	}
 	return AnyGain
 }
+
+func by(p *params) Key { return Key(p.word("by", "conn", "client")) }
+
+func points(p *params, def int) int { return p.integer("points", def, 1, maxPoints) }
 
 // Names returns the names that [Parse] knows.
 func Names() []string {
