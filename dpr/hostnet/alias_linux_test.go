@@ -1,6 +1,7 @@
 package hostnet
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"github.com/google/gopacket/layers"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
+	nlsocket "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/carom-dpr/carom/dpr/tun"
@@ -166,6 +168,77 @@ func TestSetAliases(t *testing.T) {
 	require.NoError(t, e.net.SetAliases(good[:1]))
 	require.NoError(t, e.net.SetAliases(nil))
 	requireSame(t, empty, dump(t, w.b))
+}
+
+// Answers from an alias must go where the main table says, whatever it holds, and
+// a table that is right must be left alone, or Run would never come to rest.
+func TestEveryKindOfRouteIsRepeated(t *testing.T) {
+	w := newWorld(t)
+	nl := w.b.Netlink()
+	eth0, err := nl.LinkByName("eth0")
+	require.NoError(t, err)
+	index := eth0.Attrs().Index
+	dst := func(s string) *net.IPNet { return prefixNet(netip.MustParsePrefix(s)) }
+	hops := func(a, b string) []*netlink.NexthopInfo {
+		return []*netlink.NexthopInfo{{LinkIndex: index, Gw: net.ParseIP(a)}, {LinkIndex: index, Gw: net.ParseIP(b), Hops: 2}}
+	}
+	for _, r := range []netlink.Route{
+		{Dst: dst("0.0.0.0/0"), Gw: net.ParseIP("10.1.0.254")},
+		{Dst: dst("0.0.0.0/0"), Gw: net.ParseIP("10.1.0.253"), Priority: 100},
+		{Dst: dst("198.51.100.0/24"), MultiPath: hops("10.1.0.251", "10.1.0.252")},
+		{Dst: dst("198.51.101.0/24"), Type: unix.RTN_BLACKHOLE},
+		{Dst: dst("198.51.102.0/24"), Type: unix.RTN_UNREACHABLE, Priority: 7},
+		{Dst: dst("198.51.103.0/24"), Gw: net.ParseIP("192.0.2.1"), LinkIndex: index, Flags: int(netlink.FLAG_ONLINK)},
+		{Dst: dst("198.51.104.0/24"), Gw: net.ParseIP("10.1.0.254"), MTU: 1280},
+		{Dst: dst("198.51.105.0/24"), Gw: net.ParseIP("10.1.0.254"), AdvMSS: 600, Src: net.ParseIP("10.1.0.3")},
+		{Dst: dst("198.51.106.0/24"), Gw: net.ParseIP("10.1.0.254"), Tos: 16, InitCwnd: 20, MTU: 1400, MTULock: true},
+		{Dst: dst("::/0"), Gw: net.ParseIP("fd01::fe")},
+		{Dst: dst("2001:db8:1::/48"), MultiPath: hops("fd01::f1", "fd01::f2")},
+		{Dst: dst("2001:db8:2::/48"), Type: unix.RTN_BLACKHOLE},
+		{Dst: dst("2001:db8:3::/48"), Gw: net.ParseIP("fe80::1"), LinkIndex: index, Priority: 5, MTU: 1300},
+	} {
+		require.NoError(t, nl.RouteAdd(&r), "%v", r)
+	}
+	e := startEngine(t, w.b, Config{Services: services(w.b)}, nil)
+	require.NoError(t, e.net.SetAliases(addrs(w.a)))
+	for _, f := range families {
+		var tables [2][]string
+		for i, table := range []int{unix.RT_TABLE_MAIN, defaultTable + 1} {
+			routes, err := e.net.routes(f.id, table)
+			require.NoError(t, err)
+			for _, r := range routes {
+				mss := r.AdvMSS
+				r.Table, r.Protocol, r.AdvMSS = 0, 0, 0
+				tables[i] = append(tables[i], fmt.Sprint(r, r.MTU, r.Priority, r.Tos, r.Type, r.InitCwnd))
+				want := 1500
+				if r.MTU > 0 {
+					want = r.MTU
+				}
+				want -= defaultOverhead + f.headers
+				switch {
+				case table == unix.RT_TABLE_MAIN || r.Type != unix.RTN_UNICAST:
+				case r.Dst.String() == "198.51.105.0/24":
+					require.Equal(t, 600, mss, "a smaller size than ours stays")
+				default:
+					require.Equal(t, want, mss, "%v", r)
+				}
+			}
+		}
+		require.ElementsMatch(t, tables[0], tables[1])
+	}
+
+	var notices *nlsocket.NetlinkSocket
+	require.NoError(t, w.b.Do(func() (err error) {
+		notices, err = nlsocket.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+		return err
+	}))
+	defer notices.Close()
+	require.NoError(t, e.net.SetAliases(addrs(w.a)))
+	last := netlink.Route{Dst: dst("203.0.113.0/24"), Gw: net.ParseIP("10.1.0.254")}
+	require.NoError(t, nl.RouteAdd(&last))
+	messages, _, err := notices.Receive()
+	require.NoError(t, err)
+	require.Contains(t, string(messages[0].Data), string([]byte{203, 0, 113, 0}), "the first change seen is the one made after")
 }
 
 func tcpInfo(t *testing.T, c *net.TCPConn) (info *unix.TCPInfo) {

@@ -93,7 +93,8 @@ func (n *Net) Stats() (Stats, error) {
 
 // Close takes away all that Open and SetAliases have set up and puts back what was
 // there before. It may be called more than once. Redirected connections that this
-// host serves end; those of its own go on.
+// host serves end; those of its own go on. It is best called before the TUN is
+// closed: packets that are captured in between are lost.
 func (n *Net) Close() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -165,9 +166,9 @@ func (n *Net) findInterfaces() (err error) {
 
 // interfacesOf returns the names of the interfaces that carry the services' addresses.
 func (n *Net) interfacesOf(services []Service) ([]string, error) {
-	addrs, err := n.nl.AddrList(nil, netlink.FAMILY_ALL)
+	addrs, err := n.addrs(nil, netlink.FAMILY_ALL)
 	if err != nil {
-		return nil, fmt.Errorf("list addresses: %w", err)
+		return nil, err
 	}
 	index := map[netip.Addr]int{}
 	for _, a := range addrs {

@@ -94,9 +94,9 @@ func (n *Net) takenAddrs() (map[netip.Addr]string, error) {
 			}
 		}
 	}
-	addrs, err := n.nl.AddrList(nil, netlink.FAMILY_ALL)
+	addrs, err := n.addrs(nil, netlink.FAMILY_ALL)
 	if err != nil {
-		return nil, fmt.Errorf("list addresses: %w", err)
+		return nil, err
 	}
 	for _, a := range addrs {
 		if ip := addrOf(a.IP); !n.added[ip] {
@@ -161,7 +161,7 @@ func (n *Net) syncReplies(family, headers int, wanted bool) error {
 	if err != nil {
 		return err
 	}
-	links, err := n.nl.LinkList()
+	links, err := listed(n.nl.LinkList)
 	if err != nil {
 		return fmt.Errorf("list interfaces: %w", err)
 	}
@@ -223,7 +223,9 @@ func (n *Net) syncTable(family, table int, want []netlink.Route) error {
 
 // routes lists a table, without what the kernel adds to tell a route's state.
 func (n *Net) routes(family, table int) ([]netlink.Route, error) {
-	routes, err := n.nl.RouteListFiltered(family, &netlink.Route{Table: table}, netlink.RT_FILTER_TABLE)
+	routes, err := listed(func() ([]netlink.Route, error) {
+		return n.nl.RouteListFiltered(family, &netlink.Route{Table: table}, netlink.RT_FILTER_TABLE)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list routes of table %d: %w", table, err)
 	}
@@ -234,6 +236,26 @@ func (n *Net) routes(family, table int) ([]netlink.Route, error) {
 		}
 	}
 	return routes, nil
+}
+
+// listed repeats a listing that was inconsistent because something changed meanwhile.
+func listed[T any](list func() ([]T, error)) (all []T, err error) {
+	const tries = 10 // one is enough unless routes never rest
+	for range tries {
+		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return all, err
+}
+
+// addrs lists the addresses of a link, of all links if it is nil.
+func (n *Net) addrs(link netlink.Link, family int) ([]netlink.Addr, error) {
+	addrs, err := listed(func() ([]netlink.Addr, error) { return n.nl.AddrList(link, family) })
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	return addrs, nil
 }
 
 // syncRules keeps the rules that lead to our tables.
@@ -274,7 +296,7 @@ func (n *Net) syncRules(family int, aliases []netip.Addr) error {
 
 // ownRules lists the rules of this package that lead to our tables.
 func (n *Net) ownRules(family int) ([]netlink.Rule, error) {
-	rules, err := n.nl.RuleList(family)
+	rules, err := listed(func() ([]netlink.Rule, error) { return n.nl.RuleList(family) })
 	if err != nil {
 		return nil, fmt.Errorf("list rules: %w", err)
 	}
@@ -366,9 +388,9 @@ func (n *Net) addAddrs() error {
 	if len(want) == 0 {
 		return nil
 	}
-	have, err := n.nl.AddrList(n.tun, netlink.FAMILY_V4)
+	have, err := n.addrs(n.tun, netlink.FAMILY_V4)
 	if err != nil {
-		return fmt.Errorf("list addresses of %s: %w", n.cfg.TUN, err)
+		return err
 	}
 	missing := maps.Clone(want)
 	for _, h := range have {
