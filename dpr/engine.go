@@ -81,9 +81,15 @@ func (e *Engine) removed(entry *flowtable.Entry, _ flowtable.Cause) {
 }
 
 // Tick forgets flows that were idle for too long, at most 32,768 at a time, which
-// takes a few milliseconds. Call it about ten times a second.
+// takes a few milliseconds, and brings counts up to date. Call it about ten times a
+// second.
 func (e *Engine) Tick(now time.Time) {
 	e.table.Expire(e.millis(now), maxExpire)
+	for _, s := range e.view.Load().services {
+		if s != nil {
+			s.refreshServing(e.since(now))
+		}
+	}
 }
 
 // maxExpire keeps up with 300,000 new flows a second at ten ticks a second.

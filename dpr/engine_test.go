@@ -397,14 +397,50 @@ func TestUDPFlowsServedHereAreCounted(t *testing.T) {
 	require.Nil(t, b.Serving("nothing"))
 	b.choose("self")
 	b.from(datagram(client, 10, dprtest.Options{}))
+	b.Tick(b.now)
 	require.Equal(t, int32(1), serving.Load())
 	for range 3 {
 		require.Equal(t, dpr.Local, b.fromPeer("h2", datagram(client6, 10, dprtest.Options{})).Verdict)
 	}
+	b.Tick(b.now)
 	require.Equal(t, int32(2), serving.Load())
 	require.Equal(t, uint64(1), b.Stats().Services["dns"].RedirectedIn)
 	b.pass(time.Hour)
 	require.Zero(t, serving.Load())
+}
+
+func TestConnectionsUnderWayCount(t *testing.T) {
+	b := newBench(t, dpr.Config{})
+	var live atomic.Int32
+	var opened atomic.Uint32
+	require.ErrorContains(t, b.SetSockets("nothing", dpr.Sockets{Live: &live}), `no service "nothing"`)
+	require.NoError(t, b.SetSockets("web", dpr.Sockets{Live: &live, Opened: &opened}))
+	serving := b.Serving("web")
+	count := func() int32 { b.Tick(b.now); return serving.Load() }
+	b.choose("self")
+	for port := range 10 { // a burst: none is established yet
+		b.from(tcpFrom(netip.AddrPortFrom(client.Addr(), uint16(1000+port)), syn, 1, 0))
+		require.Equal(t, int32(port+1), count())
+	}
+	for range 8 {
+		live.Add(1)
+		opened.Add(1)
+		require.Equal(t, int32(10), count(), "established or about to be, it is one connection")
+	}
+	live.Add(-8)
+	require.Equal(t, int32(2), count())
+	b.pass(3 * time.Second / 2)
+	b.pass(3 * time.Second / 2)
+	require.Zero(t, count(), "two never will be")
+	b.fromPeer("h2", tcpFrom(client6, syn, 1, 0))
+	require.Equal(t, int32(1), count(), "a redirected one counts from its SYN, too")
+	live.Add(1)
+	opened.Add(1)
+	require.Equal(t, int32(1), count())
+	// Without openings the count is the sockets' alone.
+	require.NoError(t, b.SetSockets("web", dpr.Sockets{Live: &live}))
+	b.from(tcp(syn, 1, 0))
+	require.Equal(t, int32(1), count())
 }
 
 func TestFullTable(t *testing.T) { // A25, A26

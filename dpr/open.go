@@ -14,6 +14,7 @@ func (b *batch) open(p *Packet, j *job, shard *flowtable.Shard) {
 	flow := b.flow(&j.hdr)
 	peer, refused := PeerID(0), false
 	if c := j.service.choice.Load(); c != nil {
+		j.service.refreshServing(b.now)
 		peer, refused = b.pick(c, flow)
 	}
 	if refused {

@@ -51,6 +51,7 @@ type serviceState struct {
 	choice atomic.Pointer[choice] // nil until the first snapshot
 	count  serviceCounters
 	here   flowCounters // of the flows with an entry that this host serves itself
+	own    ownCount
 }
 
 // A choice is a snapshot, the picker that was built from it, and the peers that
@@ -357,19 +358,6 @@ func (e *Engine) Live(host, service string) *atomic.Int32 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return &e.counters(host, service).live
-}
-
-// Serving returns the number of open flows of the service that this host serves and
-// has an entry for: all UDP flows, its own and those that peers handed to it, and
-// TCP flows of its own with Config.TrackLocal. For a UDP service it is what
-// lb.Host.Live of this host should point to. It is nil if there is no such service.
-func (e *Engine) Serving(service string) *atomic.Int32 {
-	for _, s := range e.view.Load().services {
-		if s != nil && s.Name == service {
-			return &s.here.open
-		}
-	}
-	return nil
 }
 
 // PeerID returns the ID of the peer for the uplink's use, which changes when a

@@ -5,7 +5,6 @@ import (
 
 	"net/netip"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/carom-dpr/carom/dpr"
@@ -39,9 +38,9 @@ type Host struct {
 	SetPeers func([]Peer) error
 	// SetAliases says which addresses of peers the host is to answer from.
 	SetAliases func([]netip.Addr) error
-	// Conns returns the count of the service's established connections, kept by
-	// the kernel. Optional: without it, count with Node.Wrap.
-	Conns func(service string) *atomic.Int32
+	// Sockets returns where the kernel counts the service's connections. Optional:
+	// without it, count with Node.Wrap.
+	Sockets func(service string) dpr.Sockets
 	// Listening reports whether a server listens on the address and TCP port.
 	// Optional.
 	Listening func(netip.Addr, uint16) (bool, error)

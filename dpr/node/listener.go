@@ -4,20 +4,23 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+
+	"github.com/carom-dpr/carom/dpr"
 )
 
 // Wrap counts the connections that ln accepts as ones that this host serves, from
 // Accept to Close, where no kernel counts them. Where one does it returns ln.
 func (n *Node) Wrap(service string, ln net.Listener) net.Listener {
-	if n.host.Conns != nil {
+	sockets, known := n.sockets[service]
+	if n.host.Sockets != nil || !known {
 		return ln
 	}
-	return &listener{Listener: ln, conns: n.board.Counter(service)}
+	return &listener{Listener: ln, sockets: sockets}
 }
 
 type listener struct {
 	net.Listener
-	conns *atomic.Int32
+	sockets dpr.Sockets
 }
 
 func (l *listener) Accept() (net.Conn, error) {
@@ -25,17 +28,18 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.conns.Add(1)
-	return &conn{Conn: c, conns: l.conns}, nil
+	l.sockets.Live.Add(1)
+	l.sockets.Opened.Add(1)
+	return &conn{Conn: c, live: l.sockets.Live}, nil
 }
 
 type conn struct {
 	net.Conn
-	conns *atomic.Int32
-	once  sync.Once
+	live *atomic.Int32
+	once sync.Once
 }
 
 func (c *conn) Close() error {
-	c.once.Do(func() { c.conns.Add(-1) })
+	c.once.Do(func() { c.live.Add(-1) })
 	return c.Conn.Close()
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/carom-dpr/carom/dpr"
@@ -23,6 +24,8 @@ type Node struct {
 	engine *dpr.Engine
 	board  *loadinfo.Board
 	caster *loadinfo.Broadcaster
+	// sockets are the counts of own connections, by service.
+	sockets map[string]dpr.Sockets
 
 	mu      sync.Mutex
 	state   loadinfo.State
@@ -50,6 +53,7 @@ func assemble(cfg Config, host Host) (*Node, error) {
 		state:   loadinfo.Joining,
 		peers:   make(map[string]loadinfo.Member),
 		healthy: make(map[string]bool),
+		sockets: make(map[string]dpr.Sockets),
 	}
 	if n.engine, err = dpr.New(dpr.Config{
 		Services:   cfg.services(nil),
@@ -60,6 +64,9 @@ func assemble(cfg Config, host Host) (*Node, error) {
 	}); err != nil {
 		return nil, err
 	}
+	if err := n.countSockets(); err != nil {
+		return nil, errors.Join(err, n.engine.Close())
+	}
 	n.board = loadinfo.NewBoard(loadinfo.BoardConfig{Period: cfg.Period, Live: n.engine.Live})
 	if err := n.board.SetSelf(n.self()); err != nil {
 		return nil, errors.Join(err, n.engine.Close())
@@ -68,6 +75,25 @@ func assemble(cfg Config, host Host) (*Node, error) {
 		return nil, errors.Join(err, n.engine.Close())
 	}
 	return n, nil
+}
+
+// countSockets tells the engine who counts the connections of TCP services: the
+// host's kernel, or else the listeners of Wrap.
+func (n *Node) countSockets() error {
+	for _, s := range n.cfg.Services {
+		if s.Proto != dpr.TCP {
+			continue // no socket knows a UDP flow, but the engine does
+		}
+		sockets := dpr.Sockets{Live: new(atomic.Int32), Opened: new(atomic.Uint32)}
+		if n.host.Sockets != nil {
+			sockets = n.host.Sockets(s.Name)
+		}
+		n.sockets[s.Name] = sockets
+		if err := n.engine.SetSockets(s.Name, sockets); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // self is what this host says of itself.
@@ -80,13 +106,7 @@ func (n *Node) self() loadinfo.Self {
 		State:   n.state,
 	}
 	for _, service := range n.cfg.Services {
-		own := loadinfo.OwnService{Name: service.Name, Weight: service.Weight}
-		switch {
-		case service.Proto == dpr.UDP: // no socket knows a UDP flow, but the engine does
-			own.Conns = n.engine.Serving(service.Name)
-		case n.host.Conns != nil:
-			own.Conns = n.host.Conns(service.Name)
-		}
+		own := loadinfo.OwnService{Name: service.Name, Weight: service.Weight, Conns: n.engine.Serving(service.Name)}
 		s.Services = append(s.Services, own)
 	}
 	return s

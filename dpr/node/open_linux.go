@@ -156,7 +156,10 @@ func (l *linux) openMeter() error {
 	if err != nil {
 		return err
 	}
-	l.host.Conns, l.host.Listening = m.Counter, m.Listening
+	l.host.Sockets = func(service string) dpr.Sockets {
+		return dpr.Sockets{Live: m.Counter(service), Opened: m.Opened(service)}
+	}
+	l.host.Listening = m.Listening
 	l.host.Run, l.host.Close = m.Run, m.Close
 	return nil
 }

@@ -18,7 +18,9 @@ type cell struct {
 	live atomic.Int32
 	// events counts changes of live. The program counts the event first.
 	events atomic.Uint32
-	_      [56]byte
+	// opened counts connections that were accepted.
+	opened atomic.Uint32
+	_      [52]byte
 }
 
 // A Meter counts the established connections of services in one network
@@ -111,6 +113,20 @@ func (m *Meter) Counter(name string) *atomic.Int32 {
 	for _, s := range m.services {
 		if s.Name == name {
 			return &m.cells[m.slots[name]].live
+		}
+	}
+	return nil
+}
+
+// Opened returns the number of connections of the service that became established
+// since Open; it wraps. Like Counter it is a pointer to where the kernel counts. It
+// is nil for an unknown service, and in mode Poll, which sees no connection open.
+func (m *Meter) Opened(name string) *atomic.Uint32 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range m.services {
+		if s.Name == name && m.Mode() == Exact {
+			return &m.cells[m.slots[name]].opened
 		}
 	}
 	return nil

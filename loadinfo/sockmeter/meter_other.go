@@ -29,6 +29,9 @@ func (*Meter) Mode() Mode { return Poll }
 // Counter returns nil.
 func (*Meter) Counter(string) *atomic.Int32 { return nil }
 
+// Opened returns nil.
+func (*Meter) Opened(string) *atomic.Uint32 { return nil }
+
 // SetServices returns an error that matches [errors.ErrUnsupported].
 func (*Meter) SetServices([]Service) error { return errOther }
 

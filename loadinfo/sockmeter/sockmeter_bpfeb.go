@@ -17,7 +17,8 @@ type sockmeterCounter struct {
 	_      structs.HostLayout
 	Live   int32
 	Events uint32
-	Pad    [56]uint8
+	Opened uint32
+	Pad    [52]uint8
 }
 
 type sockmeterPortTable struct {

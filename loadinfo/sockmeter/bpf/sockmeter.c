@@ -24,7 +24,8 @@ volatile const __u64 netns_cookie;
 struct counter {
 	__s32 live;
 	__u32 events;
-	__u8 pad[56];
+	__u32 opened; // connections accepted since the program was attached
+	__u8 pad[52];
 };
 
 struct {
@@ -77,6 +78,7 @@ static __always_inline void opened(struct bpf_sock_ops *ctx)
 {
 	__u32 slot = slot_of(ctx->local_port), *mark;
 	struct bpf_sock *sk = ctx->sk;
+	struct counter *c;
 
 	if (!slot || !sk || bpf_get_netns_cookie(ctx) != netns_cookie)
 		return;
@@ -87,6 +89,9 @@ static __always_inline void opened(struct bpf_sock_ops *ctx)
 		return;
 	*mark = slot;
 	count(slot, 1);
+	c = bpf_map_lookup_elem(&counters, &slot);
+	if (c)
+		__sync_fetch_and_add(&c->opened, 1);
 }
 
 static __always_inline void left(struct bpf_sock_ops *ctx)
