@@ -51,6 +51,9 @@ type memoryClient struct {
 // mtu is that of the network in memory, Ethernet's.
 const mtu = 1500
 
+// perfectLink is a host's connection to the network where a test wants no worse.
+var perfectLink = dprtest.Link{MTU: mtu, Queue: 4096}
+
 func newMemoryCluster(ctx context.Context, o options) (cluster, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	c := &memoryCluster{o: o, network: dprtest.NewNetwork(1), cancel: cancel}
@@ -100,7 +103,7 @@ func (c *memoryCluster) addHost(ctx context.Context, i int, reports []netip.Addr
 		return err
 	}
 	c.part(func() error { return stack.Run(ctx) })
-	under, err := c.network.Join(dprtest.Link{MTU: mtu}, tunnel)
+	under, err := c.network.Join(c.o.link, tunnel)
 	if err != nil {
 		return err
 	}
@@ -148,7 +151,7 @@ func (c *memoryCluster) addHost(ctx context.Context, i int, reports []netip.Addr
 // stack makes a host's stack on the network; wrap may put something before its
 // network card.
 func (c *memoryCluster) stack(name string, addr netip.Addr, overhead int, wrap func(dpr.Device) dpr.Device) (*netstack.Host, error) {
-	wire, err := c.network.Join(dprtest.Link{MTU: mtu, Queue: 4096}, addr)
+	wire, err := c.network.Join(c.o.link, addr)
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +181,7 @@ func (c *memoryCluster) serve(ctx context.Context, h *memoryHost, stack *netstac
 	server := &http.Server{Handler: h.web}
 	context.AfterFunc(ctx, func() { server.Close() })
 	c.part(func() error {
-		if err := server.Serve(h.node.Wrap(serviceName, ln)); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(h.node.Wrap(serviceName, ln)); ctx.Err() == nil {
 			return err
 		}
 		return nil
@@ -254,6 +257,10 @@ func (c *memoryCluster) start(ctx context.Context) <-chan error {
 	}
 	go func() {
 		running.Wait()
+		select {
+		case <-time.After(3 * reportEvery): // for the counts to settle
+		case <-ctx.Done():
+		}
 		done <- ctx.Err()
 	}()
 	return done

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carom-dpr/carom/dpr/dprtest"
 	"github.com/carom-dpr/carom/lb"
 )
 
@@ -25,6 +26,8 @@ type options struct {
 	IPv6        bool
 	JSON        string
 	Keep        bool
+	// link is each host's connection to the network in memory.
+	link dprtest.Link
 }
 
 // policies are the flag's short names and what they stand for in package lb.
@@ -38,7 +41,7 @@ var policies = map[string]string{
 
 // parseOptions reads the command line. Errors name the flag and the remedy.
 func parseOptions(args []string, stderr io.Writer) (options, error) {
-	var o options
+	o := options{link: perfectLink}
 	f := flag.NewFlagSet("cluster", flag.ContinueOnError)
 	f.SetOutput(stderr)
 	f.IntVar(&o.Hosts, "hosts", 4, "number of hosts, 1 to 64")

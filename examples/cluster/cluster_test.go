@@ -1,0 +1,139 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/carom-dpr/carom/dpr/dprtest"
+	"github.com/carom-dpr/carom/internal/lab"
+)
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(roleVariable); role != "" { // a child of a kernel cluster
+		os.Exit(play(context.Background(), role))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// drive runs a cluster with the arguments and returns its summary.
+func runCluster(t *testing.T, link dprtest.Link, args ...string) result {
+	t.Helper()
+	o, err := parseOptions(args, io.Discard)
+	require.NoError(t, err)
+	o.link = link
+	var out bytes.Buffer
+	c, err := build(t.Context(), o, &out)
+	require.NoError(t, err)
+	err = <-c.start(t.Context())
+	r := c.result()
+	r.Imbalance = imbalance(r.Hosts)
+	require.NoError(t, c.close())
+	require.NoError(t, err)
+	r.print(&out)
+	t.Log(out.String())
+	return r
+}
+
+func requireBalanced(t *testing.T, r result, requests int, most float64) {
+	t.Helper()
+	require.Equal(t, requests, r.Requests)
+	require.Zero(t, r.Failed, r.firstError)
+	require.Zero(t, r.WrongSource)
+	served, out, in := 0, 0, 0
+	for _, h := range r.Hosts {
+		served, out, in = served+h.Served, out+h.RedirectedOut, in+h.RedirectedIn
+		require.GreaterOrEqual(t, float64(h.Served), 0.15*float64(requests), h.Name)
+	}
+	require.Equal(t, requests, served)
+	require.GreaterOrEqual(t, in, out, "a SYN may be sent twice, but none may be lost track of")
+	require.LessOrEqual(t, r.Imbalance, most)
+}
+
+func TestMemoryEntryOne(t *testing.T) {
+	for _, family := range []string{"-6=false", "-6"} {
+		r := runCluster(t, perfectLink, "-net=memory", "-entry=one", "-requests=1500", family)
+		requireBalanced(t, r, 1500, 1.3)
+		require.Equal(t, 1500, r.Hosts[0].Dialled)
+	}
+}
+
+func TestMemoryEntryAll(t *testing.T) {
+	r := runCluster(t, perfectLink, "-net=memory", "-requests=1500")
+	requireBalanced(t, r, 1500, 1.2)
+	redirected := 0
+	for _, h := range r.Hosts {
+		require.Equal(t, 375, h.Dialled)
+		redirected += h.RedirectedOut
+	}
+	require.LessOrEqual(t, redirected, 750)
+}
+
+func TestMemoryStay(t *testing.T) {
+	r := runCluster(t, perfectLink, "-net=memory", "-entry=one", "-policy=stay", "-requests=300")
+	require.Equal(t, 300, r.Hosts[0].Served)
+	require.Zero(t, r.Failed, r.firstError)
+}
+
+// Packets get lost, overtake each other and come twice, between clients, hosts and
+// within tunnels; every connection must come through all the same.
+func TestMemoryBadNetwork(t *testing.T) {
+	bad := dprtest.Link{
+		MTU: mtu, Queue: 4096,
+		Loss: 0.01, Duplicate: 0.01, Delay: 200 * time.Microsecond, Jitter: time.Millisecond,
+	}
+	r := runCluster(t, bad, "-net=memory", "-entry=one", "-requests=400", "-concurrency=32")
+	require.Equal(t, 400, r.Requests)
+	require.Zero(t, r.Failed, r.firstError)
+	require.Zero(t, r.WrongSource)
+	redirected := 0
+	for _, h := range r.Hosts {
+		redirected += h.RedirectedOut
+	}
+	require.Greater(t, redirected, 100)
+}
+
+func TestKernelEntryOne(t *testing.T) {
+	lab.Require(t)
+	r := runCluster(t, perfectLink, "-net=kernel", "-entry=one", "-requests=1500")
+	requireBalanced(t, r, 1500, 1.3)
+}
+
+func TestOptionErrors(t *testing.T) {
+	for want, args := range map[string][]string{
+		"-hosts 0: give 1 to 64":                {"-hosts=0"},
+		`-entry "two": give all or one`:         {"-entry=two"},
+		`-policy "best": give one of`:           {"-policy=best"},
+		"-requests 0: give at least 1":          {"-requests=0"},
+		"-concurrency -1: give at least 1":      {"-concurrency=-1"},
+		"-service-time -1s: give 0 or more":     {"-service-time=-1s"},
+		`-server "apache": give builtin`:        {"-server=apache"},
+		`-net "lan": give auto`:                 {"-net=lan"},
+		"-server nginx needs the kernel's":      {"-server=nginx", "-net=memory"},
+		`unexpected argument "now"`:             {"now"},
+		"flag provided but not defined: -bogus": {"-bogus"},
+	} {
+		_, err := parseOptions(args, io.Discard)
+		require.ErrorContains(t, err, want)
+	}
+}
+
+func TestJSONIsTheContract(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "summary.json")
+	r := result{Net: "memory", Hosts: []hostResult{{Name: "h1", Addr: "198.18.1.1", Served: 3}}}
+	require.NoError(t, r.writeJSON(path))
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"net":"memory","hosts":[{"name":"h1","addr":"198.18.1.1","dialled":0,"served":3,
+		"redirected_out":0,"redirected_in":0}],"requests":0,"failed":0,"wrong_source":0,
+		"latency_ms":{"p50":0,"p99":0,"max":0},"imbalance":0}`, string(b))
+	require.True(t, json.Valid(b))
+}
