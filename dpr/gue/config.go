@@ -66,19 +66,20 @@ func (c Config) withDefaults() (Config, error) {
 	return c, err
 }
 
-// listen checks the addresses to listen on and fills in their ports.
-func listen(addrs []netip.AddrPort, keys bool) ([]netip.AddrPort, error) {
-	if len(addrs) == 0 && keys {
-		return nil, fmt.Errorf("gue: Listen is empty: with Keys it must name an address of this host")
+// listen checks the addresses to listen on and fills in their ports. With exact
+// set, wildcards will not do.
+func listen(addrs []netip.AddrPort, exact bool) ([]netip.AddrPort, error) {
+	if len(addrs) == 0 && exact {
+		return nil, fmt.Errorf("gue: Listen is empty: with Keys, or over IP, it must name an address of this host")
 	}
 	var out []netip.AddrPort
 	for i, a := range addrs {
 		ip := a.Addr().Unmap()
 		switch {
-		case !ip.IsValid():
-			return nil, fmt.Errorf("gue: Listen[%d] is no address", i)
-		case keys && ip.IsUnspecified():
-			return nil, fmt.Errorf("gue: Listen[%d] is %v: with Keys it must be one address of this host", i, ip)
+		case !ip.IsValid() || ip.Zone() != "":
+			return nil, fmt.Errorf("gue: Listen[%d] %v is no address, or one of a single link", i, a)
+		case exact && ip.IsUnspecified():
+			return nil, fmt.Errorf("gue: Listen[%d] is %v: with Keys, or over IP, it must be one address of this host", i, ip)
 		case i > 0 && ip.Is4() == out[0].Addr().Is4() || i > 1:
 			return nil, fmt.Errorf("gue: Listen[%d] %v: at most one address of each family", i, a)
 		}
@@ -130,8 +131,8 @@ func newPeerTable(peers []Peer, listen []netip.AddrPort) (*peerTable, error) {
 		switch {
 		case p.ID == 0:
 			return nil, fmt.Errorf("gue: peer %v: ID 0 is no peer", p.Addr)
-		case !addr.IsValid() || addr.IsUnspecified() || addr.IsMulticast():
-			return nil, fmt.Errorf("gue: peer %d: %v is no host's address", p.ID, p.Addr)
+		case !addr.IsValid() || addr.IsUnspecified() || addr.IsMulticast() || addr.Zone() != "":
+			return nil, fmt.Errorf("gue: peer %d: %v is no host's address, or one of a single link", p.ID, p.Addr)
 		case family < 0:
 			return nil, fmt.Errorf("gue: peer %d: no address of the family of %v in Listen to send from", p.ID, addr)
 		case t.byID[p.ID] != nil:

@@ -49,14 +49,15 @@ type sender struct {
 type message struct {
 	to     *peer
 	tos    uint8
-	tosLen int // bytes of ancillary data that hold the TOS
-	size   int // of each datagram but the last, in bytes
-	total  int // bytes in all
-	parts  int // datagrams in all
-	ends   int // packets that end in this message
-	iov    int // index of the first vector not sent yet
-	left   int // bytes not sent yet, where the parts go one by one
-	closed bool
+	tosLen int  // bytes of ancillary data that hold the TOS
+	size   int  // of each datagram but the last, in bytes
+	total  int  // bytes in all
+	parts  int  // datagrams in all
+	ends   int  // packets that end in this message
+	iov    int  // index of the first vector not sent yet
+	left   int  // bytes not sent yet, where the parts go one by one
+	apart  bool // they do
+	closed bool // the last part is shorter, so none may follow
 }
 
 // send sends at most sendBatch packets, those of one socket together, so that

@@ -51,7 +51,7 @@ func (q *Queue) transmit(fd uintptr) bool {
 	s := &q.out
 	for s.at < s.nMsg {
 		m := &s.meta[s.at]
-		if m.parts > 1 && q.u.noGSO.Load() {
+		if m.parts > 1 && (m.apart || q.u.noGSO.Load()) {
 			length, iovs := s.part(m)
 			_, errno := q.sendmmsg(fd, &s.one, 1)
 			if errno == unix.EAGAIN {
@@ -75,6 +75,8 @@ func (q *Queue) transmit(fd uintptr) bool {
 			return false
 		case m.parts > 1 && refusesGSO(errno):
 			q.u.fallBack(errno)
+		case m.parts > 1 && errno == unix.EMSGSIZE:
+			m.apart = true // the last part is shorter and may fit
 		default:
 			q.done(m, m.parts, true, errno)
 		}

@@ -6,10 +6,12 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
@@ -311,6 +313,68 @@ func TestRefusedOffload(t *testing.T) {
 	require.Zero(t, a.Stats().Dropped)
 }
 
+// TestMTU sends over a loopback device with an MTU of 1,500 bytes, alone in its
+// namespace: what does not fit is counted and not fragmented, with DF or without.
+func TestMTU(t *testing.T) {
+	inNamespace(t, func() {
+		lo, err := netlink.LinkByName("lo")
+		require.NoError(t, err)
+		require.NoError(t, netlink.LinkSetMTU(lo, 1500))
+		require.NoError(t, netlink.LinkSetUp(lo))
+		for _, is6 := range []bool{false, true} {
+			for _, keys := range [][]Key{nil, {aKey}} {
+				a, b := pair(t, is6, Config{Keys: keys})
+				most := 1500 - Overhead(is6, keys != nil)
+				udp := func(length int, df bool) dpr.Packet {
+					return packet(dprtest.UDP(client4, server4, dprtest.Options{Payload: make([]byte, length-28), DF: df}), peerB)
+				}
+				tooBig, _ := super(t, client4, server4, 5000, peerB)
+				tooBig.GSO.Size = uint16(most - 40 + 1)
+				fits, _ := super(t, client4, server4, 5000, peerB)
+				fits.GSO.Size = uint16(most - 40)
+				want := append(segments(t, udp(most, true)), segments(t, udp(most, false))...)
+				want = append(want, segments(t, fits)...)
+				want = append(want, segments(t, tooBig)[3]) // the short one
+				_, err := a.Queues[0].Write([]dpr.Packet{
+					udp(most, true), udp(most+1, true), udp(most, false), udp(most+1, false), tooBig, fits,
+				})
+				require.NoError(t, err)
+				from := peerA
+				if is6 {
+					from = peerB
+				}
+				got, _ := read(t, b.Queues[0], len(want), from)
+				require.ElementsMatch(t, want, got)
+				require.Equal(t, uint64(2+3), a.Stats().Dropped[TooBig])
+				require.False(t, a.noGSO.Load())
+			}
+		}
+	})
+}
+
+// inNamespace runs f on a thread in a network namespace of its own, or skips
+// where that is not permitted.
+func inNamespace(t *testing.T, f func()) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // the thread ends with the goroutine, and the namespace with it
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		done <- err
+		if err == nil {
+			defer close(done)
+			f()
+		}
+	}()
+	if err := <-done; err != nil {
+		if os.Getenv("CAROM_MUST_RUN") == "1" {
+			t.Fatalf("no network namespace: %v", err)
+		}
+		t.Skipf("no network namespace: %v", err)
+	}
+	<-done
+}
+
 func TestClose(t *testing.T) {
 	before := descriptors(t)
 	for range 100 {
@@ -403,6 +467,7 @@ func TestSetPeers(t *testing.T) {
 		"address twice": {[]Peer{{ID: 1, Addr: one}, {ID: 2, Addr: netip.MustParseAddrPort("192.0.2.1:99")}}, "192.0.2.1"},
 		"no address":    {[]Peer{{ID: 1}}, "peer 1"},
 		"multicast":     {[]Peer{{ID: 1, Addr: netip.MustParseAddrPort("224.0.0.1:0")}}, "224.0.0.1"},
+		"one link's":    {[]Peer{{ID: 1, Addr: netip.MustParseAddrPort("[fe80::1%eth0]:0")}}, "fe80::1"},
 		"other family":  {[]Peer{{ID: 1, Addr: netip.MustParseAddrPort("[fd00::1]:0")}}, "fd00::1"},
 	} {
 		require.ErrorContains(t, a.SetPeers(tc.peers), tc.says, name)
