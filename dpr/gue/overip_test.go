@@ -40,8 +40,6 @@ func TestOverIP(t *testing.T) {
 			n := dprtest.NewNetwork(1)
 			a, _ := overIP(t, n, gue.Config{Listen: []netip.AddrPort{at}, Keys: tc.keys})
 			b, _ := overIP(t, n, gue.Config{Listen: []netip.AddrPort{bt}, Keys: tc.keys})
-			stranger, err := n.Join(dprtest.Link{}, netip.MustParseAddr("10.0.0.9"), netip.MustParseAddr("fd00::9"))
-			require.NoError(t, err)
 			require.NoError(t, a.SetPeers([]gue.Peer{{ID: 7, Addr: bt}}))
 			require.NoError(t, b.SetPeers([]gue.Peer{{ID: 8, Addr: at}}))
 
@@ -69,19 +67,6 @@ func TestOverIP(t *testing.T) {
 			sent, err := a.Write(append(pkts, frame, nobody, cut))
 			require.NoError(t, err)
 			require.Equal(t, 21, sent)
-
-			forged := dprtest.UDP(netip.AddrPortFrom(stranger.Addrs()[0], 1), bt, dprtest.Options{Payload: inner})
-			if bt.Addr().Is6() {
-				forged = dprtest.UDP(netip.AddrPortFrom(stranger.Addrs()[1], 1), bt, dprtest.Options{Payload: inner})
-			}
-			src := netip.AddrPortFrom(at.Addr(), 1)
-			_, err = stranger.Write([]dpr.Packet{
-				packet(forged),
-				packet(dprtest.TCP(src, bt, dprtest.Options{})),
-				packet(dprtest.UDP(src, netip.AddrPortFrom(bt.Addr(), 99), dprtest.Options{Payload: inner})),
-				packet(dprtest.UDP(src, bt, dprtest.Options{})),
-			})
-			require.NoError(t, err)
 
 			var got [][]byte
 			in := dpr.NewPackets(16, 2000)
