@@ -157,16 +157,8 @@ func addFilter(nl *netlink.Handle, nic netlink.Link, fd int, name string) (tcFil
 	case !errors.Is(err, unix.EEXIST):
 		return f, fmt.Errorf("clsact: %w", err)
 	}
-	old, err := nl.FilterList(nic, netlink.HANDLE_MIN_INGRESS)
-	if err != nil {
-		return f, errors.Join(fmt.Errorf("list filters: %w", err), f.remove(nl))
-	}
-	for _, o := range old {
-		if b, ok := o.(*netlink.BpfFilter); ok && b.Name == name {
-			if err := nl.FilterDel(o); err != nil {
-				return f, errors.Join(fmt.Errorf("remove old filter: %w", err), f.remove(nl))
-			}
-		}
+	if err := removeFilters(nl, nic, name); err != nil {
+		return f, errors.Join(err, f.remove(nl))
 	}
 	f.filter = &netlink.BpfFilter{
 		FilterAttrs: netlink.FilterAttrs{
@@ -183,6 +175,22 @@ func addFilter(nl *netlink.Handle, nic netlink.Link, fd int, name string) (tcFil
 		return f, errors.Join(fmt.Errorf("filter: %w", err), f.remove(nl))
 	}
 	return f, nil
+}
+
+// removeFilters removes the filters of that name.
+func removeFilters(nl *netlink.Handle, nic netlink.Link, name string) error {
+	filters, err := listed(func() ([]netlink.Filter, error) { return nl.FilterList(nic, netlink.HANDLE_MIN_INGRESS) })
+	if err != nil {
+		return fmt.Errorf("list filters: %w", err)
+	}
+	for _, f := range filters {
+		if b, ok := f.(*netlink.BpfFilter); ok && b.Name == name {
+			if err := nl.FilterDel(f); err != nil {
+				return fmt.Errorf("remove old filter: %w", err)
+			}
+		}
+	}
+	return nil
 }
 
 // filterPriority orders the filter among others on the qdisc: early, but not first.

@@ -409,7 +409,9 @@ func (n *Net) addAddrs() error {
 		}
 		n.added[a] = true
 	}
-	return errors.Join(append(errs, n.removeLocalRoutes(want), n.restoreARP())...)
+	errs = append(errs, n.removeLocalRoutes(want))
+	awaitReceivers()
+	return errors.Join(append(errs, n.restoreARP())...)
 }
 
 // removeLocalRoutes takes the TUN's addresses out of the table local.
@@ -445,6 +447,16 @@ func (n *Net) ignoreARP() error {
 		}
 	}
 	return nil
+}
+
+// awaitReceivers returns when every packet that the kernel was receiving has been
+// dealt with. One that found an alias in the table local, on another processor, may
+// not have asked for arp_ignore yet; without this it was seen to be answered.
+func awaitReceivers() {
+	// A global barrier is the kernel's synchronize_rcu, and packets are received
+	// within RCU read sections. Where it is refused the race is merely improbable.
+	const cmdGlobal = 1 // MEMBARRIER_CMD_GLOBAL
+	_, _, _ = unix.Syscall(unix.SYS_MEMBARRIER, cmdGlobal, 0, 0)
 }
 
 func (n *Net) restoreARP() error {

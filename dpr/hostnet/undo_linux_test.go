@@ -296,7 +296,34 @@ func runChild() {
 	fail(n.SetAliases([]netip.Addr{netip.MustParseAddr("10.1.0.3"), netip.MustParseAddr("fd01::3")}))
 	n.Beat()
 	fmt.Println("ready")
-	select {}
+	for range time.Tick(50 * time.Millisecond) {
+		n.Beat()
+	}
+}
+
+// startChild starts a process that captures on h, and beats, but reads nothing.
+func startChild(t *testing.T, h *lab.Host, noTCX string) *exec.Cmd {
+	t.Helper()
+	child := exec.Command("/proc/self/exe")
+	child.Env = append(os.Environ(), childEnv+"="+h.Addr4().String(), childEnv+"_NO_TCX="+noTCX)
+	out, err := child.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, h.Start(child))
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "ready\n", line)
+	return child
+}
+
+// A stopped process holds TUN and program; only the heartbeat shows its state.
+func TestStoppedProcessLeavesConnectionsToTheKernel(t *testing.T) {
+	w := newWorld(t)
+	serveEcho(t, w.a, ":80")
+	child := startChild(t, w.a, "")
+	require.NoError(t, child.Process.Signal(unix.SIGSTOP))
+	echo(t, dial(t, w.client, netip.AddrPortFrom(w.a.Addr4(), port)), 1000)
+	require.NoError(t, child.Process.Kill())
+	require.Error(t, child.Wait())
 }
 
 func TestStartAfterKill(t *testing.T) {
@@ -304,14 +331,7 @@ func TestStartAfterKill(t *testing.T) {
 		t.Run("noTCX="+noTCX, func(t *testing.T) {
 			w := newWorld(t)
 			before := dump(t, w.a)
-			child := exec.Command("/proc/self/exe")
-			child.Env = append(os.Environ(), childEnv+"="+w.a.Addr4().String(), childEnv+"_NO_TCX="+noTCX)
-			out, err := child.StdoutPipe()
-			require.NoError(t, err)
-			require.NoError(t, w.a.Start(child))
-			line, err := bufio.NewReader(out).ReadString('\n')
-			require.NoError(t, err)
-			require.Equal(t, "ready\n", line)
+			child := startChild(t, w.a, noTCX)
 			require.NoError(t, child.Process.Kill())
 			require.Error(t, child.Wait())
 
