@@ -81,10 +81,11 @@ func (e *Engine) removed(entry *flowtable.Entry, _ flowtable.Cause) {
 }
 
 // Tick forgets flows that were idle for too long, at most 32,768 at a time, which
-// takes a few milliseconds, and brings counts up to date. Call it about ten times a
-// second.
+// takes a few milliseconds, drops fragments that waited in vain, and brings counts
+// up to date. Call it about ten times a second.
 func (e *Engine) Tick(now time.Time) {
 	e.table.Expire(e.millis(now), maxExpire)
+	e.stats[firstReason+int(FragmentLost)].Add(uint64(e.extra.expire(e.since(now))))
 	for _, s := range e.view.Load().services {
 		if s != nil {
 			s.refreshServing(e.since(now))
@@ -206,12 +207,8 @@ func (b *batch) classify(p *Packet, j *job) {
 			Service:    service.index,
 			Addr:       addr,
 		}
-	case h.FragOffset > 0:
-		if addr, ok := b.view.dialled(&h.Dst); ok {
-			b.laterFragment(p, j, addr)
-			return
-		}
-		b.notOurs(p)
+	case h.Fragment:
+		b.fragment(p, j)
 	case h.IsICMPError():
 		b.aboutFlow(p, j)
 	default:

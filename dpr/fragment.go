@@ -25,28 +25,63 @@ func fragmentKey(h *header.Packet, addr uint16) flowtable.Key {
 	}
 }
 
+// fragment decides about a fragment without ports, or with those of no service. The
+// latter is noted, for what follows it is for no service either.
+func (b *batch) fragment(p *Packet, j *job) {
+	addr, ok := b.view.dialled(&j.hdr.Dst)
+	switch {
+	case ok && j.hdr.FragOffset > 0:
+		b.laterFragment(p, j, addr)
+	case j.hdr.IsICMPError():
+		b.aboutFlow(p, j)
+	default:
+		b.notOurs(p)
+	}
+	if ok && j.hdr.FragOffset == 0 {
+		b.firstFragment(p, &j.hdr, addr)
+	}
+}
+
 // laterFragment sends a fragment without ports where the first one went, or keeps
 // it until the first one comes.
 func (b *batch) laterFragment(p *Packet, j *job, addr uint16) {
 	key := fragmentKey(&j.hdr, addr)
 	hash := b.engine.table.Hash(&key)
-	shard := b.engine.table.Lock(hash)
-	entry := shard.Lookup(&key, hash)
-	if entry == nil {
-		shard.Unlock()
-		b.hold(p, key)
+	peer, known := b.firstWent(&key, hash)
+	if known {
+		b.follow(p, j, peer)
 		return
 	}
-	peer := PeerID(entry.Peer)
-	shard.Move(entry, flowtable.Class(Fragment), b.millis)
-	shard.Unlock()
-	b.follow(p, j, peer)
+	b.hold(p, key)
+	if peer, known = b.firstWent(&key, hash); known { // it came on another queue meanwhile
+		b.engine.extra.release(key, peer, b.now)
+	}
 }
 
+// firstWent returns where the first fragment of a datagram went.
+func (b *batch) firstWent(key *flowtable.Key, hash uint64) (peer PeerID, known bool) {
+	shard := b.engine.table.Lock(hash)
+	defer shard.Unlock()
+	entry := shard.Lookup(key, hash)
+	if entry == nil {
+		return 0, false
+	}
+	shard.Move(entry, flowtable.Class(Fragment), b.millis)
+	return PeerID(entry.Peer), true
+}
+
+// kernel stands for the peer in the entries of datagrams that are for no service.
+// Its slot is nobody's.
+const kernel PeerID = 1 << slotBits
+
 // follow sends a packet without a flow of its own to the peer that serves the flow
-// it belongs to, to this host if there is none.
+// it belongs to; to this host if there is none, or if a peer sent it here.
 func (b *batch) follow(p *Packet, j *job, peer PeerID) {
-	if b.view.peer(peer) == nil {
+	switch {
+	case peer == kernel:
+		b.notOurs(p)
+		return
+	case p.Peer != 0 || b.view.peer(peer) == nil:
 		peer = 0
 	}
 	b.apply(p, j, peer)
@@ -58,6 +93,8 @@ func (b *batch) firstFragment(p *Packet, h *header.Packet, addr uint16) {
 	var peer PeerID
 	switch p.Verdict {
 	case Local:
+	case Pass:
+		peer = kernel
 	case Forward:
 		peer = p.Peer
 	default:
@@ -129,9 +166,9 @@ func (x *extras) remove(i int) {
 // hold keeps a copy of a fragment until its first one comes.
 func (b *batch) hold(p *Packet, key flowtable.Key) {
 	x := &b.engine.extra
+	b.count[firstReason+int(FragmentLost)] += uint32(x.expire(b.now))
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	b.count[firstReason+int(FragmentLost)] += uint32(x.expire(b.now))
 	slot := x.add(p.Bytes())
 	if slot == nil {
 		b.drop(p, FragmentLost)
@@ -144,6 +181,11 @@ func (b *batch) hold(p *Packet, key flowtable.Key) {
 
 // expire forgets the fragments that waited in vain and returns their number.
 func (x *extras) expire(now time.Duration) (lost int) {
+	if x.held.Load() == 0 {
+		return 0
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	for i := x.n - 1; i >= 0; i-- {
 		if s := &x.list[i]; !s.ready && s.expires <= now {
 			x.remove(i)
@@ -246,12 +288,9 @@ func (e *Engine) Extra(pkts []Packet, now time.Time) int {
 	n := b.takeReady(pkts[:min(len(pkts), maxBatch)])
 	for i := range pkts[:n] {
 		p, j := &pkts[i], &b.jobs[i]
-		switch {
-		case p.Len == 0 || j.hdr.Parse(p.Bytes()) != header.OK:
+		if p.Len == 0 || j.hdr.Parse(p.Bytes()) != header.OK {
 			b.drop(p, FragmentLost) // the buffer is shorter than the packet
-		case p.Peer != 0:
-			p.Verdict = Local
-		default:
+		} else {
 			b.follow(p, j, j.peer)
 		}
 		b.count[p.Verdict]++

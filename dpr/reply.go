@@ -59,7 +59,7 @@ const (
 // too fast already, or the packet must not be answered, it is dropped for the
 // reason instead.
 func (b *batch) icmpError(p *Packet, h *header.Packet, reason Reason, f header.ICMPFields) {
-	if h.FragOffset > 0 || !b.mayAnswer(h) {
+	if h.FragOffset > 0 || h.IsICMPError() || !b.mayAnswer(h) {
 		b.drop(p, reason)
 		return
 	}
