@@ -2,12 +2,12 @@ package node
 
 import (
 	"context"
-
 	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/carom-dpr/carom/dpr"
+	"github.com/carom-dpr/carom/dpr/hostnet"
 	"github.com/carom-dpr/carom/loadinfo"
 )
 
@@ -44,6 +44,10 @@ type Host struct {
 	// Listening reports whether a server listens on the address and TCP port.
 	// Optional.
 	Listening func(netip.Addr, uint16) (bool, error)
+	// Capture returns the counters of what brings packets to Devices, Tunnel those
+	// of Uplinks, for Node.Status. Optional.
+	Capture func() (hostnet.Stats, error)
+	Tunnel  func() TunnelStats
 	// Beat is told that the router works. Optional.
 	Beat func(time.Time)
 	// Run does what the host has to do meanwhile, until ctx is done. Optional.
@@ -61,6 +65,16 @@ func (h *Host) run(ctx context.Context) error {
 		return nil
 	}
 	return h.Run(ctx)
+}
+
+// count fills in what the host counts itself.
+func (h *Host) count(s *Status) {
+	if h.Capture != nil {
+		s.Capture, _ = h.Capture() // the only error is that the host is unwired
+	}
+	if h.Tunnel != nil {
+		s.Tunnel = h.Tunnel()
+	}
 }
 
 func (h *Host) unwire() error {

@@ -81,7 +81,16 @@ func (l *linux) openTunnel() error {
 		}
 		return u.SetPeers(list)
 	}
+	l.host.Tunnel = func() TunnelStats { return tunnelStats(u.Stats()) }
 	return nil
+}
+
+func tunnelStats(s gue.Stats) TunnelStats {
+	t := TunnelStats{Sent: s.Sent, Received: s.Received, Dropped: make(map[string]uint64)}
+	for why := gue.OK + 1; why < gue.NumReasons; why++ {
+		t.Dropped[why.String()] = s.Dropped[why]
+	}
+	return t
 }
 
 // overhead is what the tunnel adds to each packet.
@@ -189,6 +198,7 @@ func (l *linux) openNet() error {
 	}
 	l.host.SetAliases = l.net.SetAliases
 	l.host.Beat = func(time.Time) { l.net.Beat() }
+	l.host.Capture = l.net.Stats
 	l.host.Unwire = l.net.Close
 	return l.openReplies()
 }

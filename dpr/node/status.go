@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/carom-dpr/carom/dpr"
+	"github.com/carom-dpr/carom/dpr/hostnet"
 	"github.com/carom-dpr/carom/loadinfo"
 )
 
@@ -51,6 +52,19 @@ type Status struct {
 	// Engine counts packets and flows, Reports load reports.
 	Engine  dpr.Stats
 	Reports loadinfo.Stats
+	// Capture counts the packets that came to this host before the engine, Tunnel
+	// those between the hosts. Both are zero where the host does not count them,
+	// Capture also once Run has ended.
+	Capture hostnet.Stats
+	Tunnel  TunnelStats
+}
+
+// TunnelStats counts packets as they were before they went into the tunnel; a
+// super-frame counts as its segments.
+type TunnelStats struct {
+	Sent, Received uint64
+	// Dropped counts the packets that were dropped, by reason.
+	Dropped map[string]uint64
 }
 
 // ServiceStatus is the state of one service of this host.
@@ -71,6 +85,7 @@ func (n *Node) Status() Status {
 		Engine:   n.engine.Stats(),
 		Reports:  n.caster.Stats(),
 	}
+	n.host.count(&s)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, service := range n.cfg.Services {
