@@ -58,10 +58,11 @@ type Config struct {
 	// MaxFlows bounds the flow table and with it the engine's memory, at 72 bytes
 	// a flow. Default 1,048,576.
 	MaxFlows int
-	// TrackLocal keeps an entry for TCP flows served here, too. Leave it off where
-	// the kernel's socket table decides which packets come up (dpr/hostnet's
-	// capture program): it knows local flows better. Turn it on with any other
-	// device, or a retransmitted SYN is chosen for again and may go elsewhere.
+	// TrackLocal keeps an entry for TCP flows served here for as long as they live.
+	// Leave it off where the kernel's socket table decides which packets come up
+	// (dpr/hostnet's capture program): it knows local flows better. Turn it on with
+	// any other device, or a retransmitted SYN is chosen for again and may go
+	// elsewhere.
 	TrackLocal bool
 	// Timeouts are the idle times after which flows are forgotten.
 	Timeouts Timeouts
@@ -138,6 +139,12 @@ func (c *Config) validate() error {
 	return nil
 }
 
+// handoverTime is how long a flow that is served here is remembered until its SYN
+// has made a socket: far above the time that takes, so that a SYN that the network
+// doubled meets the same answer, and not above the time until a client repeats it
+// (RFC 6298, section 2.1: 1 s), when the socket is there.
+const handoverTime = time.Second
+
 // maxTimeout keeps idle times far from half the range of the table's clock.
 const maxTimeout = 7 * 24 * time.Hour
 
@@ -150,6 +157,7 @@ func (t *Timeouts) byClass() [numStates]time.Duration {
 		UDPNew:      t.UDPNew,
 		UDPFlow:     t.UDP,
 		Fragment:    t.Fragment,
+		Handover:    handoverTime,
 	}
 }
 
@@ -213,5 +221,5 @@ func (s *Service) overlaps(o *Service) bool {
 // evictionOrder lists the states whose flows may make room for new ones: the dead
 // first, then those that may never live. An established flow is never among them.
 var evictionOrder = []flowtable.Class{
-	flowtable.Class(Closed), flowtable.Class(Fragment), flowtable.Class(Embryonic), flowtable.Class(UDPNew),
+	flowtable.Class(Closed), flowtable.Class(Handover), flowtable.Class(Fragment), flowtable.Class(Embryonic), flowtable.Class(UDPNew),
 }

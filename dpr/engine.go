@@ -196,17 +196,12 @@ func (b *batch) classify(p *Packet, j *job) {
 	switch {
 	case h.RouteDst:
 		b.notOurs(p) // this host is a stop on the packet's way, not its end
+	case service != nil && h.Proto == header.ProtoUDP && noChecksum(p, h):
+		b.drop(p, NoChecksum)
 	case service != nil && p.Peer != 0 && h.Proto == header.ProtoTCP:
 		b.redirectedIn(p, h, service, addr)
 	case service != nil:
-		j.service = service
-		j.key = flowtable.Key{
-			Client:     h.Src,
-			ClientPort: h.SrcPort,
-			Port:       h.DstPort,
-			Service:    service.index,
-			Addr:       addr,
-		}
+		j.service, j.key = service, flowKey(service, addr, h)
 	case h.Fragment:
 		b.fragment(p, j)
 	case h.IsICMPError():
@@ -214,6 +209,12 @@ func (b *batch) classify(p *Packet, j *job) {
 	default:
 		b.notOurs(p)
 	}
+}
+
+// noChecksum reports whether a UDP datagram lacks the checksum that it must have over
+// IPv6 (RFC 8200, section 8.1).
+func noChecksum(p *Packet, h *header.Packet) bool {
+	return h.Version == 6 && header.UDP(p.Bytes()[h.L4:]).Checksum() == 0
 }
 
 // notOurs gives a packet that is for no service back to the kernel; from an uplink
@@ -241,40 +242,51 @@ func (b *batch) redirectedIn(p *Packet, h *header.Packet, s *service, addr uint1
 
 // aboutFlow sends an ICMP error to the host that serves the flow whose packet it
 // quotes. Eight quoted bytes of the transport header are enough: the ports. The
-// packet was sent by the server, so its source is the service.
+// packet was sent by the server, so turned round it is like one of the client's.
 func (b *batch) aboutFlow(p *Packet, j *job) {
 	var quote header.Packet
 	body := header.ICMP(p.Bytes()[j.hdr.L4:]).Body()
-	if quote.ParseQuote(body) != header.OK {
+	if quote.ParseQuote(body) != header.OK || quote.FragOffset > 0 {
 		b.notOurs(p)
 		return
 	}
-	service, addr := b.view.lookup(Proto(quote.Proto), &quote.Src, quote.SrcPort)
+	quote.Src, quote.Dst = quote.Dst, quote.Src
+	quote.SrcPort, quote.DstPort = quote.DstPort, quote.SrcPort
+	service, addr := b.view.lookup(Proto(quote.Proto), &quote.Dst, quote.DstPort)
 	switch {
-	case service == nil || quote.FragOffset > 0:
+	case service == nil:
 		b.notOurs(p)
 	case p.Peer != 0:
 		p.Verdict = Local
 	default:
-		b.follow(p, j, b.owner(&flowtable.Key{
-			Client:     quote.Dst,
-			ClientPort: quote.DstPort,
-			Port:       quote.SrcPort,
-			Service:    service.index,
-			Addr:       addr,
-		}))
+		b.follow(p, j, b.owner(service, addr, &quote))
 	}
 }
 
-// owner returns the peer that serves a flow, 0 for this host and unknown flows.
-func (b *batch) owner(key *flowtable.Key) PeerID {
-	hash := b.engine.table.Hash(key)
+// owner returns the peer that serves the flow of a client's packet, 0 for this host
+// and unknown flows.
+func (b *batch) owner(s *service, addr uint16, h *header.Packet) PeerID {
+	key := flowKey(s, addr, h)
+	hash := b.engine.table.Hash(&key)
 	shard := b.engine.table.Lock(hash)
 	defer shard.Unlock()
-	if entry := shard.Lookup(key, hash); entry != nil {
+	if entry := shard.Lookup(&key, hash); entry != nil {
 		return PeerID(entry.Peer)
 	}
+	if b.wasFull() {
+		return b.stateless(s, b.flow(h))
+	}
 	return 0
+}
+
+func flowKey(s *service, addr uint16, h *header.Packet) flowtable.Key {
+	return flowtable.Key{
+		Client:     h.Src,
+		ClientPort: h.SrcPort,
+		Port:       h.DstPort,
+		Service:    s.index,
+		Addr:       addr,
+	}
 }
 
 // opens reports whether the packet is a TCP connection's first.

@@ -203,8 +203,15 @@ func TestServedHere(t *testing.T) {
 	p := b.from(in)
 	require.Equal(t, dpr.Local, p.Verdict)
 	require.Equal(t, in, p.Bytes())
-	require.Zero(t, b.flows(), "the kernel's socket table knows local flows")
+	b.choose("h2")
+	require.Equal(t, dpr.Local, b.from(in).Verdict, "the network may double a SYN before it has a socket")
 	require.Equal(t, uint64(1), b.Stats().Services["web"].Served)
+	b.requireForward(b.from(tcp(syn, 5000, 0)), "h2") // another connection
+	b.choose("self")
+	b.from(tcpFrom(client6, syn, 1, 0))
+	b.pass(2 * time.Second)
+	require.Equal(t, 1, b.flows(), "then the kernel's socket table knows local flows")
+	b = newBench(t, dpr.Config{})
 	// A packet that belongs to no flow is the local stack's to answer.
 	require.Equal(t, dpr.Local, b.from(tcp(ack, 2, 10)).Verdict)
 	require.Equal(t, uint64(1), b.Stats().Unknown)

@@ -22,12 +22,10 @@ func (b *batch) open(p *Packet, j *job, shard *flowtable.Shard) {
 		b.refuse(p, &j.hdr)
 		return
 	}
-	if peer != 0 || j.hdr.Proto != header.ProtoTCP || b.engine.cfg.TrackLocal {
-		if !b.bind(j, shard, peer) {
-			b.engine.full.Store(int64(b.now))
-			b.count[tableFull]++
-			peer = b.stateless(j, flow)
-		}
+	if !b.bind(j, shard, peer) {
+		b.engine.full.Store(int64(b.now))
+		b.count[tableFull]++
+		peer = b.stateless(j.service, flow)
 	}
 	if peer == 0 {
 		j.service.count.served.Add(1)
@@ -49,15 +47,22 @@ func (b *batch) pick(c *choice, flow lb.Flow) (peer PeerID, refused bool) {
 	return 0, false
 }
 
+// firstState is the state of a flow that begins with the packet.
+func (b *batch) firstState(h *header.Packet, peer PeerID) State {
+	switch {
+	case h.Proto != header.ProtoTCP:
+		return UDPNew
+	case peer == 0 && !b.engine.cfg.TrackLocal:
+		return Handover
+	case opens(h):
+		return Embryonic
+	}
+	return Established
+}
+
 // bind enters the flow into the table; it fails when the table is full.
 func (b *batch) bind(j *job, shard *flowtable.Shard, peer PeerID) bool {
-	state := UDPNew
-	if j.hdr.Proto == header.ProtoTCP {
-		state = Embryonic
-		if !opens(&j.hdr) {
-			state = Established
-		}
-	}
+	state := b.firstState(&j.hdr, peer)
 	entry := shard.Insert(&j.key, j.hash, flowtable.Class(state), b.millis)
 	if entry == nil {
 		return false
@@ -75,23 +80,29 @@ func (b *batch) bind(j *job, shard *flowtable.Shard, peer PeerID) bool {
 // there as soon as there is room.
 func (b *batch) unknown(p *Packet, j *job, shard *flowtable.Shard) {
 	b.count[unknownFlow]++
-	full := b.engine.full.Load()
-	if full == 0 || int64(b.now)-full > int64(b.engine.cfg.Timeouts.Embryonic) {
+	if !b.wasFull() {
 		p.Verdict = Local
 		return
 	}
-	peer := b.stateless(j, b.flow(&j.hdr))
+	peer := b.stateless(j.service, b.flow(&j.hdr))
 	if peer != 0 && j.hdr.TCPFlags&(header.ACK|header.RST) == header.ACK {
 		b.bind(j, shard, peer)
 	}
 	b.apply(p, j, peer)
 }
 
+// wasFull reports whether the table had no room for a new flow of late, as long ago
+// as a client may still be trying to connect.
+func (b *batch) wasFull() bool {
+	full := b.engine.full.Load()
+	return full != 0 && int64(b.now)-full <= int64(b.engine.cfg.Timeouts.Embryonic)
+}
+
 // stateless chooses by the flow's hash alone, so that each packet of the flow gets
 // the same answer as long as the eligible hosts stay the same: rendezvous hashing
 // (Thaler and Ravishankar, 1998), unweighted.
-func (b *batch) stateless(j *job, flow lb.Flow) PeerID {
-	c := j.service.choice.Load()
+func (b *batch) stateless(s *service, flow lb.Flow) PeerID {
+	c := s.choice.Load()
 	if c == nil {
 		return 0
 	}

@@ -24,6 +24,8 @@ const (
 	// FragmentLost: a fragment waited for the first one of its datagram, which
 	// alone has ports, and it did not come, or too many waited.
 	FragmentLost
+	// NoChecksum: a UDP datagram over IPv6 has no checksum (RFC 8200, section 8.1).
+	NoChecksum
 
 	numReasons
 )
@@ -43,6 +45,8 @@ func (r Reason) String() string {
 		return "refused"
 	case FragmentLost:
 		return "fragment-lost"
+	case NoChecksum:
+		return "no-checksum"
 	}
 	return header.Reason(r).String()
 }

@@ -20,6 +20,7 @@ const (
 	UDPNew                   // one datagram
 	UDPFlow                  // more than one
 	Fragment                 // not a flow: the fragments of one datagram
+	Handover                 // a TCP flow that is the kernel's once it has a socket
 
 	numStates
 )
@@ -29,7 +30,7 @@ func (s State) String() string {
 	if s >= numStates {
 		return fmt.Sprintf("state %d", uint8(s))
 	}
-	return [...]string{"embryonic", "established", "closing", "closed", "udp-new", "udp", "fragment"}[s]
+	return [...]string{"embryonic", "established", "closing", "closed", "udp-new", "udp", "fragment", "handover"}[s]
 }
 
 // The flags of a table entry.
@@ -52,11 +53,15 @@ const (
 )
 
 // reopens reports whether a packet of a known flow starts a new connection on its
-// ports: a SYN with a new sequence number, after the old connection's end. Before
-// the end it is a retransmission, or the server's to judge.
+// ports: a SYN with a new sequence number, after the old connection's end or after
+// its kernel took over. Before the end it is a retransmission, or the server's to
+// judge.
 func (b *batch) reopens(entry *flowtable.Entry, h *header.Packet) bool {
-	state := State(entry.Class)
-	return opens(h) && (state == Closing || state == Closed) && h.Seq != entry.ISN
+	switch State(entry.Class) {
+	case Closing, Closed, Handover:
+		return opens(h) && h.Seq != entry.ISN
+	}
+	return false
 }
 
 // track follows the flow's state and restarts its idle timeout.
@@ -73,6 +78,8 @@ func (b *batch) track(shard *flowtable.Shard, entry *flowtable.Entry, h *header.
 func (b *batch) tcpState(entry *flowtable.Entry, h *header.Packet) State {
 	state := State(entry.Class)
 	switch {
+	case state == Handover:
+		return state
 	case opens(h):
 		return b.repeatedSYN(entry, h, state)
 	case h.TCPFlags&header.RST != 0:

@@ -193,7 +193,7 @@ func (c *memoryCluster) addClient(ctx context.Context, i int) error {
 	client := &memoryClient{}
 	addr := address(c.o.IPv6, clients, i)
 	stack, err := c.stack(fmt.Sprintf("c%d", i+1), addr, 0, func(d dpr.Device) dpr.Device {
-		client.wire = &checkedWire{Device: d, dialled: make(map[uint16]netip.Addr)}
+		client.wire = &checkedWire{Device: d, dialled: make(map[dial]bool)}
 		return client.wire
 	})
 	if err != nil {
@@ -324,13 +324,13 @@ func (c udpConn) WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error) {
 type checkedWire struct {
 	dpr.Device
 	mu      sync.Mutex
-	dialled map[uint16]netip.Addr // by local port, the last dial's
+	dialled map[dial]bool
 	wrong   int
 }
 
 func (w *checkedWire) Write(pkts []dpr.Packet) (int, error) {
 	w.look(pkts, header.SYN, func(h *header.Packet) {
-		w.dialled[h.SrcPort] = netip.AddrFrom16(h.Dst)
+		w.dialled[dial{h.SrcPort, netip.AddrFrom16(h.Dst).Unmap()}] = true
 	})
 	return w.Device.Write(pkts)
 }
@@ -339,7 +339,7 @@ func (w *checkedWire) Read(pkts []dpr.Packet) (int, error) {
 	n, err := w.Device.Read(pkts)
 	if err == nil {
 		w.look(pkts[:n], header.SYN|header.ACK, func(h *header.Packet) {
-			if w.dialled[h.DstPort] != netip.AddrFrom16(h.Src) {
+			if !w.dialled[dial{h.DstPort, netip.AddrFrom16(h.Src).Unmap()}] {
 				w.wrong++
 			}
 		})

@@ -60,3 +60,11 @@ func (o *options) targets(i int) []netip.AddrPort {
 
 // share returns the i-th of n nearly equal parts of total.
 func share(total, n, i int) int { return total*(i+1)/n - total*i/n }
+
+// A dial is a client's port and the address that it dialled from there. An answer
+// to the port must come from such an address; from which of several, when a port was
+// used again, cannot be told, since a late answer to an earlier dial is right.
+type dial struct {
+	port uint16
+	addr netip.Addr
+}

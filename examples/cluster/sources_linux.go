@@ -20,7 +20,7 @@ type sourceWatch struct {
 	done chan struct{}
 
 	mu      sync.Mutex
-	dialled map[uint16]netip.Addr // by local port, the last dial's
+	dialled map[dial]bool
 	wrong   int
 }
 
@@ -35,7 +35,7 @@ func watchSources(ipv6 bool) (*sourceWatch, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &sourceWatch{raw: raw, done: make(chan struct{}), dialled: make(map[uint16]netip.Addr)}
+	w := &sourceWatch{raw: raw, done: make(chan struct{}), dialled: make(map[dial]bool)}
 	go w.read()
 	return w, nil
 }
@@ -58,7 +58,7 @@ func (w *sourceWatch) answer(from *net.IPAddr, port uint16) {
 	addr, _ := netip.AddrFromSlice(from.IP)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.dialled[port] != addr.Unmap() {
+	if !w.dialled[dial{port, addr.Unmap()}] {
 		w.wrong++
 	}
 }
@@ -91,9 +91,9 @@ func (w *sourceWatch) bind(fd int, to netip.Addr) error {
 	defer w.mu.Unlock()
 	switch a := bound.(type) {
 	case *unix.SockaddrInet4:
-		w.dialled[uint16(a.Port)] = to
+		w.dialled[dial{uint16(a.Port), to}] = true
 	case *unix.SockaddrInet6:
-		w.dialled[uint16(a.Port)] = to
+		w.dialled[dial{uint16(a.Port), to}] = true
 	}
 	return nil
 }
