@@ -58,5 +58,5 @@ func ExampleParse() {
 	fmt.Println(err)
 	// Output:
 	// {D:3 Threshold:1} <nil>
-	// lb: policy stay: no parameter "home": it takes no parameters
+	// lb: policy stay: no parameter "home": it takes slow-start (0s to 24h0m0s, default 0s)
 }

@@ -95,11 +95,15 @@ const (
 // than a connection lives; the difference of a live count does not, since ends
 // are subtracted as they are seen.
 func (h *Host) Estimate() int64 {
-	n := int64(h.Conns)
-	if h.Live != nil {
-		n += int64(h.Live.Load() - h.LiveThen) // wraps like the counter does
+	return max(int64(h.Conns)+h.since(), 0)
+}
+
+// since returns by how much the live count has grown since the report.
+func (h *Host) since() int64 {
+	if h.Live == nil {
+		return 0
 	}
-	return max(n, 0)
+	return int64(h.Live.Load() - h.LiveThen) // wraps like the counter does
 }
 
 // Eligible reports whether the host may get a new connection.

@@ -190,9 +190,25 @@ func choosing() map[string]Policy {
 	}
 }
 
+// rating is one of each policy that goes by more than counts, or by chance.
+func rating() map[string]Policy {
+	return map[string]Policy{
+		"basic":       StaleLoad{},
+		"aggressive":  StaleLoad{Rule: AggressiveLI},
+		"aged of 3":   StaleLoad{Rule: AgedLI, K: 3},
+		"resource":    ResourceLoad{},
+		"resources":   ResourceLoad{D: EveryHost},
+		"prequal":     Prequal{},
+		"peak-ewma":   &PeakEWMA{},
+		"least, slow": &SlowStart{Policy: LeastConnections{}},
+		"ring, slow":  &SlowStart{Policy: &Ring{}, Settled: &Ring{}},
+	}
+}
+
 // every is one of each policy but Stay.
 func every() map[string]Policy {
 	all := spreading()
+	maps.Copy(all, rating())
 	maps.Copy(all, hashing())
 	maps.Copy(all, choosing())
 	return all
@@ -327,6 +343,10 @@ func TestA59WeightZeroGetsNothing(t *testing.T) {
 	for policy, p := range every() {
 		t.Run(policy, func(t *testing.T) {
 			s := table(0, 50, 0, 50, 50)
+			for i := range s.Hosts {
+				h := &s.Hosts[i]
+				h.InFlight, h.Latency, h.Load.CPU = h.Conns, time.Duration(1+h.Conns), float32(h.Conns)/100
+			}
 			s.Hosts[1].Weight = 0 // idle, and yet
 			require.Zero(t, shares(t, p, s, 2000, 9)[1])
 			s.Hosts[1].Weight = 1 // weight 1 is not weight 0

@@ -52,7 +52,46 @@ var policies = []struct {
 			Points: points(p, ringPoints), By: by(p),
 		}
 	}},
+	{"stale-load", staleLoadOf},
+	{"resource", resourceLoadOf},
+	{"prequal", func(p *params) Policy {
+		return Prequal{Q: p.real("q", prequalQ, 0.01, 1), D: p.integer("d", prequalD, 1, MaxD)}
+	}},
+	{"peak-ewma", func(p *params) Policy {
+		return &PeakEWMA{
+			Tau: p.duration("tau", peakTau, time.Millisecond, time.Hour), D: p.integer("d", 2, 1, MaxD),
+		}
+	}},
 	{"stay", func(*params) Policy { return Stay{} }},
+}
+
+func staleLoadOf(p *params) Policy {
+	return StaleLoad{
+		Rule:    Interpretation(p.word("rule", "basic", "aggressive", "aged")),
+		K:       p.integer("k", 0, 0, MaxD),
+		Service: p.duration("service", staleService, time.Microsecond, 24*time.Hour),
+		Load:    p.real("load", 1, 0.01, 100),
+		Period:  p.duration("period", stalePeriod, time.Millisecond, time.Hour),
+	}
+}
+
+func resourceLoadOf(p *params) Policy {
+	share := func(key string) float32 { return float32(p.real(key, 0, 0, 1)) }
+	r := ResourceLoad{
+		Demand: Resources{
+			CPU: share("cpu"), Memory: share("memory"), Disk: share("disk"), Network: share("network"),
+		},
+		DemandAt: uint16(p.integer("at", 0, 0, math.MaxUint16)),
+		Headroom: share("headroom"),
+		D:        p.integer("d", 2, 0, MaxD),
+	}
+	if r.D == 0 {
+		r.D = EveryHost
+	}
+	if p.word("full", "serve", "refuse") == 1 {
+		r.WhenFull = Refuse
+	}
+	return r
 }
 
 func threshold(p *params) int { return p.integer("threshold", 0, 0, math.MaxInt32) }
@@ -79,7 +118,8 @@ func Names() []string {
 
 // Parse returns the policy that spec describes: a name, and after a colon its
 // parameters, separated by commas, as in "least", "home-or-other:theta=0" or
-// "power-of-d:d=3,threshold=1". An error says what there is instead.
+// "power-of-d:d=3,threshold=1". An error says what there is instead. Every policy
+// takes slow-start, the Window of a [SlowStart] around it; 0, the default, is none.
 //
 // Each call returns a policy of its own: those that keep state, such as round
 // robin, share none.
@@ -97,6 +137,9 @@ func build(name, list string, from func(*params) Policy) (Policy, error) {
 	p := params{given: map[string]string{}}
 	p.split(list)
 	policy := from(&p)
+	if window := p.duration("slow-start", 0, 0, 24*time.Hour); window > 0 {
+		policy = &SlowStart{Policy: policy, Settled: from(&p), Window: window}
+	}
 	for _, key := range slices.Sorted(maps.Keys(p.given)) {
 		if !slices.Contains(p.known, key) {
 			p.fail("no parameter %q", key)
@@ -105,11 +148,7 @@ func build(name, list string, from func(*params) Policy) (Policy, error) {
 	if p.problem == "" {
 		return policy, nil
 	}
-	takes := "no parameters"
-	if len(p.usage) > 0 {
-		takes = strings.Join(p.usage, ", ")
-	}
-	return nil, fmt.Errorf("lb: policy %s: %s: it takes %s", name, p.problem, takes)
+	return nil, fmt.Errorf("lb: policy %s: %s: it takes %s", name, p.problem, strings.Join(p.usage, ", "))
 }
 
 // params hands a policy its parameters and collects what is wrong with them.

@@ -1,0 +1,238 @@
+package lb
+
+import (
+	"cmp"
+	"slices"
+	"sort"
+	"time"
+)
+
+// StaleLoad interprets old reports: it reckons with the connections that must have
+// come since, and sends each host what brings all to one level. The own host is
+// one among all.
+//
+// How many have come follows from the cluster's rate of connections. That need not
+// be measured: to assume full load, as is the default, costs 2 % at most.
+//
+// Source: Dahlin, "Interpreting Stale Load Information", IEEE TPDS 11(10), 2000.
+//
+// It wins where reports are from one to some fifty connection lifetimes old and
+// hosts many. With a hundred hosts at load 0.9 and a report period of 10 lifetimes
+// the mean response is 4.9 service times with BasicLI and 4.5 with AggressiveLI,
+// where two random choices give 5.1 and the lowest in the table 23.5; at 50 it is
+// 7.4 and 6.6 against 12.5. It never loses to random choice.
+//
+// It loses to [HomeOrOther] in redirects, as it sends nearly all connections away,
+// and where Service or Period are far from the truth; and to [LeastConnections]
+// where reports are fresh.
+type StaleLoad struct {
+	// Rule is how the connections of a report period are spread. Default BasicLI.
+	Rule Interpretation
+	// K is how many random hosts are looked at for a connection, at most MaxD, the
+	// rate scaled accordingly; 0 means all. With few there is less to compute and
+	// less to gain.
+	K int
+	// Service is the time a host of average weight needs for a connection, if it
+	// does nothing else: one over the most it can finish per time. 0 means 1 s.
+	Service time.Duration
+	// Load is the assumed load, as a share of what the hosts can do. 0 means 1.
+	Load float64
+	// Period is how often a host reports; only BasicLI asks. 0 means 500 ms.
+	Period time.Duration
+}
+
+// An Interpretation says how [StaleLoad] spreads connections.
+type Interpretation uint8
+
+const (
+	// BasicLI spreads the connections of a whole period so that at its end all
+	// hosts it reaches are level.
+	BasicLI Interpretation = iota
+	// AggressiveLI spreads each connection over the hosts that are level now, by
+	// the connections that have come since the reports: the lowest alone at first,
+	// then the next with it. It needs Snapshot.Taken, to know how time goes on.
+	AggressiveLI
+	// AgedLI is BasicLI with each report's own age for the period, for hosts that
+	// report when they like.
+	AgedLI
+)
+
+const (
+	staleService = time.Second
+	stalePeriod  = 500 * time.Millisecond
+)
+
+// Build implements [Policy].
+func (p StaleLoad) Build(s *Snapshot) Picker {
+	if p.Load <= 0 {
+		p.Load = 1
+	}
+	if p.Service <= 0 {
+		p.Service = staleService
+	}
+	if p.Period <= 0 {
+		p.Period = stalePeriod
+	}
+	all := ready(s)
+	q := &staleLoad{
+		rule: p.Rule, all: all, hosts: s.Hosts, self: s.Self, taken: s.Taken, age: meanAge(s, all),
+		period: p.Period, rate: p.Load / float64(p.Service),
+	}
+	for _, i := range all {
+		q.mean += float64(s.Hosts[i].Weight) / float64(len(all))
+	}
+	if p.K > 0 && p.K < len(all) {
+		q.k = min(p.K, MaxD)
+		return q
+	}
+	q.levels = q.level(all, make(levels, 0, len(all)))
+	if p.Rule == AggressiveLI {
+		return q
+	}
+	shares, who := make([]float64, len(all)), make([]int32, len(all))
+	for k := range q.levels {
+		shares[k], who[k] = q.share(q.levels, k, 0), q.levels[k].host
+	}
+	return &random{newAlias(who, shares), s.Self}
+}
+
+// meanAge is that of the peers' reports.
+func meanAge(s *Snapshot, all []int32) time.Duration {
+	sum, n := time.Duration(0), time.Duration(0)
+	for _, i := range all {
+		if int(i) != s.Self {
+			sum, n = sum+s.Hosts[i].Age, n+1
+		}
+	}
+	return sum / max(n, 1)
+}
+
+type staleLoad struct {
+	rule   Interpretation
+	all    []int32 // the eligible hosts
+	hosts  []Host
+	self   int
+	k      int
+	levels levels  // of all hosts, if k is 0
+	mean   float64 // weight
+	rate   float64 // connections per nanosecond that come to a host of that weight
+	period time.Duration
+	age    time.Duration // of reports, when the snapshot was taken
+	taken  time.Duration
+}
+
+func (p *staleLoad) Pick(f Flow, now time.Duration) Choice {
+	d := draws(f.Conn)
+	since := time.Duration(0)
+	if p.taken != 0 {
+		since = max(now-p.taken, 0)
+	}
+	l := p.levels
+	if p.k > 0 {
+		var set [MaxD]int32
+		var room [MaxD]level
+		some := d.subset(p.k, len(p.all), &set)
+		for n, k := range some {
+			some[n] = p.all[k]
+		}
+		l = p.level(some, room[:0])
+		if p.rule != AggressiveLI {
+			return to(p.draw(l, since, &d), p.self)
+		}
+	}
+	if len(l) == 0 {
+		return Choice{}
+	}
+	return to(l.among(l.reach(p.arrivals(l, p.age+since)), d.unit()), p.self)
+}
+
+// draw takes one of a few hosts by its share.
+func (p *staleLoad) draw(l levels, since time.Duration, d *draws) int {
+	var shares [MaxD]float64
+	sum := 0.0
+	for k := range l {
+		shares[k] = p.share(l, k, since)
+		sum += shares[k]
+	}
+	x := d.unit() * sum
+	for k := range l {
+		if x -= shares[k]; x < 0 {
+			return int(l[k].host)
+		}
+	}
+	return int(l[0].host)
+}
+
+// share is the part of the connections that the k-th host is to have, before they
+// are made to add up to 1.
+func (p *staleLoad) share(l levels, k int, since time.Duration) float64 {
+	over := p.period
+	if p.rule == AgedLI {
+		over = p.hosts[l[k].host].Age + since
+	}
+	return l.share(k, p.arrivals(l, over))
+}
+
+// arrivals is the number of connections that come to the hosts of l in a time.
+func (p *staleLoad) arrivals(l levels, over time.Duration) float64 {
+	return p.rate * float64(over) * l[len(l)-1].capacities
+}
+
+// level sorts the hosts into l, which has room for them.
+func (p *staleLoad) level(hosts []int32, l levels) levels {
+	for _, i := range hosts {
+		h := &p.hosts[i]
+		l = append(l, level{host: i, load: float64(h.Estimate()), capacity: float64(h.Weight) / p.mean})
+	}
+	l.sort()
+	return l
+}
+
+// levels is hosts as vessels of different width and filling, the lowest first, into
+// which connections are poured.
+type levels []level
+
+type level struct {
+	host           int32
+	load, capacity float64
+	// Sums up to here, and the connections that it takes to bring all the hosts
+	// before up to this one's level.
+	loads, capacities, cost float64
+}
+
+func (l levels) sort() {
+	slices.SortFunc(l, func(a, b level) int {
+		return cmp.Or(cmp.Compare(a.load*b.capacity, b.load*a.capacity), cmp.Compare(a.host, b.host))
+	})
+	loads, capacities := 0.0, 0.0
+	for k := range l {
+		v := &l[k]
+		loads, capacities = loads+v.load, capacities+v.capacity
+		v.loads, v.capacities = loads, capacities
+		v.cost = v.load/v.capacity*capacities - loads
+	}
+}
+
+// reach returns how many hosts get wet if so many connections are poured.
+func (l levels) reach(conns float64) int {
+	conns += rounding * (1 + l[len(l)-1].loads)
+	return max(1, sort.Search(len(l), func(k int) bool { return l[k].cost > conns }))
+}
+
+// fewest is the least number of connections to spread: none at all would leave
+// nothing to divide.
+const fewest = 1e-3
+
+// share is the part of conns that goes to the k-th host.
+func (l levels) share(k int, conns float64) float64 {
+	conns = max(conns, fewest)
+	last := &l[l.reach(conns)-1]
+	level := (last.loads + conns) / last.capacities
+	return max(level*l[k].capacity-l[k].load, 0) / conns
+}
+
+// among returns one of the first m hosts by their capacities; x is from 0 to 1.
+func (l levels) among(m int, x float64) int {
+	x *= l[m-1].capacities
+	return int(l[sort.Search(m-1, func(k int) bool { return l[k].capacities > x })].host)
+}
