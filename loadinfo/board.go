@@ -19,12 +19,18 @@ type BoardConfig struct {
 	Period time.Duration
 	// StaleAfter is the silence after which a host gets no new connections; 0
 	// means 3 periods, so that two lost datagrams are forgiven. Shorter reacts
-	// faster to a dead host, and wrongly to a bad network.
+	// faster to a dead host, and wrongly to a bad network. For a host that says that
+	// its own period is longer, this and the next two are as much longer.
 	StaleAfter time.Duration
 	// DownAfter is the silence after which a host counts as dead and leaves the
 	// snapshots; 0 means 10 periods. It is also what a host waits to be heard that
 	// comes back with a lower Boot.
 	DownAfter time.Duration
+	// Blackout is how long a host of which the board has no history, or only a
+	// silence, must have been heard before it gets new connections; 0 means 2
+	// periods, NoBlackout none. Until then a single datagram, recorded or come by a
+	// detour, could bring a dead host back.
+	Blackout time.Duration
 	// ForgetAfter is the silence after which nothing is kept of a host; 0 means an
 	// hour. Until then its old reports are refused.
 	ForgetAfter time.Duration
@@ -38,11 +44,17 @@ type BoardConfig struct {
 	Live func(host, service string) *atomic.Int32
 }
 
+// NoBlackout, as a Blackout, takes every host at its first word.
+const NoBlackout = -1
+
 func (c BoardConfig) withDefaults() BoardConfig {
 	c.Period = positive(c.Period, DefaultPeriod)
 	c.StaleAfter = positive(c.StaleAfter, 3*c.Period)
 	c.DownAfter = max(positive(c.DownAfter, 10*c.Period), c.StaleAfter)
 	c.ForgetAfter = max(positive(c.ForgetAfter, time.Hour), c.DownAfter)
+	if c.Blackout == 0 {
+		c.Blackout = 2 * c.Period
+	}
 	if c.MaxHosts <= 0 {
 		c.MaxHosts = 4096
 	}
@@ -86,7 +98,10 @@ type Board struct {
 type record struct {
 	report Report
 	heard  time.Time
-	state  State // at the last Tick; to tell a change
+	since  time.Time // when it was first heard, or came back
+	back   bool      // it came back from silence
+	failed time.Time // when another said that it is dead; zero: nobody did
+	state  State     // at the last Tick; to tell a change
 	live   map[ServiceID]counter
 }
 
@@ -96,8 +111,8 @@ type counter struct {
 	then int32 // when the last report came
 }
 
-// NewBoard returns an empty board. Negative fields of the configuration count as
-// zero; DownAfter is at least StaleAfter, ForgetAfter at least DownAfter.
+// NewBoard returns an empty board. Negative fields of the configuration, but for
+// Blackout, count as zero; DownAfter is at least StaleAfter, ForgetAfter at least DownAfter.
 func NewBoard(cfg BoardConfig) *Board {
 	return &Board{
 		cfg:      cfg.withDefaults(),
@@ -118,12 +133,19 @@ func (b *Board) Receive(r Report, now time.Time) error {
 		return err
 	}
 	rec := b.hosts[r.ID]
-	if rec == nil {
-		rec = &record{live: map[ServiceID]counter{}}
+	switch {
+	case rec == nil:
+		rec = &record{since: now, live: map[ServiceID]counter{}}
 		b.hosts[r.ID] = rec
+	case b.dead(rec, now):
+		rec.since, rec.back = now, r.Boot == rec.report.Boot
+	}
+	if now.After(rec.failed) {
+		rec.failed = time.Time{}
 	}
 	b.move(rec.report.Node, &r)
-	rec.report, rec.heard, rec.state = r, now, r.State
+	rec.report, rec.heard = r, now
+	rec.state = b.stateIn(pool{heard: 1}, rec, now)
 	for _, s := range r.Services {
 		if name, asked := b.services[s.ID]; asked {
 			rec.note(s.ID, b.live(r.ID, name, rec.live[s.ID].live))
@@ -163,7 +185,7 @@ func (b *Board) succeeds(old *record, r *Report, now time.Time) error {
 		return nil
 	case r.Boot == was.Boot:
 		return ErrReplayed
-	case age(old.heard, now) >= b.cfg.DownAfter:
+	case b.dead(old, now):
 		return nil // its clock went back while it was away
 	case r.Node != was.Node:
 		return ErrConflict
@@ -185,7 +207,7 @@ func (b *Board) claim(r *Report, now time.Time) error {
 		return nil
 	}
 	former := b.hosts[name]
-	if r.Boot <= former.report.Boot && age(former.heard, now) < b.cfg.DownAfter {
+	if r.Boot <= former.report.Boot && !b.dead(former, now) {
 		return ErrConflict
 	}
 	b.forget(name)
@@ -211,9 +233,9 @@ func (b *Board) forget(name string) {
 
 // evict forgets the host that has been silent the longest, if it is down.
 func (b *Board) evict(now time.Time) bool {
-	oldest, silence := "", b.cfg.DownAfter
+	oldest, silence := "", time.Duration(-1)
 	for name, rec := range b.hosts {
-		if a := age(rec.heard, now); a >= silence {
+		if a := age(rec.heard, now); a > silence && b.dead(rec, now) {
 			oldest, silence = name, a
 		}
 	}
@@ -242,26 +264,33 @@ func (r *record) note(id ServiceID, live *atomic.Int32) {
 // age is the time from then to now, 0 if the clock went back.
 func age(then, now time.Time) time.Duration { return max(now.Sub(then), 0) }
 
-// stateAt is a host's state: its own word, until it has been silent too long.
-func (b *Board) stateAt(rec *record, now time.Time) State {
-	switch silence := age(rec.heard, now); {
-	case silence >= b.cfg.DownAfter:
-		return Down
-	case silence >= b.cfg.StaleAfter:
-		return Stale
+// Fail says that a host is dead before its silence does, as another failure
+// detector found: it is Down at once. boot says which of its lives ended; reports
+// of a later life, or made after now, are heard.
+func (b *Board) Fail(id string, boot uint64, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if rec := b.hosts[id]; rec != nil && rec.report.Boot == boot {
+		rec.failed = now
+		b.tick(now)
 	}
-	return rec.report.State
 }
 
 // Tick notes who has fallen silent by now, forgets who has been silent for too
-// long, and tells subscribers of it. A Broadcaster calls it; without one call it
+// long, and tells subscribers of it. A Transport calls it; without one call it
 // once per period. Snapshot and Members do not depend on it.
 func (b *Board) Tick(now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.tick(now)
+}
+
+func (b *Board) tick(now time.Time) {
+	b.self.touch(now)
 	changed := false
+	pools := b.pools(now)
 	for name, rec := range b.hosts {
-		state := b.stateAt(rec, now)
+		state := b.stateAt(rec, pools, now)
 		changed = changed || state != rec.state
 		rec.state = state
 		if age(rec.heard, now) >= b.cfg.ForgetAfter {

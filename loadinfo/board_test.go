@@ -58,7 +58,7 @@ func withSelf(t *testing.T, cfg BoardConfig, s Self) *Board {
 
 func TestSnapshot(t *testing.T) {
 	mine := new(atomic.Int32)
-	b := withSelf(t, BoardConfig{}, Self{
+	b := withSelf(t, BoardConfig{Blackout: NoBlackout}, Self{
 		ID: "b", Boot: 5, Node: node(2), Weight: 30,
 		Services: []OwnService{{Name: "www", Conns: mine}, {Name: "mail", Weight: 7}},
 	})
@@ -71,7 +71,7 @@ func TestSnapshot(t *testing.T) {
 	s := b.Snapshot("www", at(time.Second))
 	require.Equal(t, []lb.Host{
 		{ID: "a", Weight: 100, Conns: 11, Load: Unknown},
-		{ID: "b", Weight: 30, Load: Unknown, Live: mine, Flags: lb.Local},
+		{ID: "b", Weight: 30, Load: Unknown, Live: mine, Since: 1, Flags: lb.Local},
 		{ID: "c", Weight: 100, Conns: 44, Load: c.Resources, Age: time.Second},
 	}, s.Hosts)
 	require.Equal(t, 1, s.Self)
@@ -88,8 +88,8 @@ func TestSnapshot(t *testing.T) {
 
 func TestSnapshotOfRouter(t *testing.T) {
 	for name, b := range map[string]*Board{
-		"without SetSelf":  NewBoard(BoardConfig{}),
-		"without services": withSelf(t, BoardConfig{}, Self{ID: "r", Node: node(9)}),
+		"without SetSelf":  NewBoard(BoardConfig{Blackout: NoBlackout}),
+		"without services": withSelf(t, BoardConfig{Blackout: NoBlackout}, Self{ID: "r", Node: node(9)}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.NoError(t, b.Receive(says("a", 1, 1, 1, 11), at(0)))
@@ -103,7 +103,7 @@ func TestSnapshotOfRouter(t *testing.T) {
 func TestHostsAgreeOnIndexes(t *testing.T) {
 	var want *lb.Snapshot
 	for _, self := range []string{"a", "b", "c"} {
-		b := withSelf(t, BoardConfig{}, Self{ID: self, Services: []OwnService{{Name: "www"}}})
+		b := withSelf(t, BoardConfig{Blackout: NoBlackout}, Self{ID: self, Services: []OwnService{{Name: "www"}}})
 		for i, id := range []string{"c", "a", "b"} {
 			if id != self {
 				require.NoError(t, b.Receive(says(id, 1, 1, 10+i, 0), at(0)))
@@ -120,30 +120,30 @@ func TestHostsAgreeOnIndexes(t *testing.T) {
 }
 
 func TestSilence(t *testing.T) {
-	b := NewBoard(BoardConfig{})
+	b := withSelf(t, BoardConfig{Blackout: NoBlackout}, Self{ID: "self", Services: []OwnService{{Name: "www"}}})
 	require.NoError(t, b.Receive(says("a", 1, 1, 1, 3), at(0)))
 	for _, tt := range []struct {
 		after time.Duration
 		state string
 		flags lb.Flags
 	}{
-		{0, "a:up", 0},
-		{1499 * time.Millisecond, "a:up", 0},
-		{1500 * time.Millisecond, "a:stale", lb.Stale},
-		{4999 * time.Millisecond, "a:stale", lb.Stale},
+		{0, "a:up self:up", 0},
+		{1499 * time.Millisecond, "a:up self:up", 0},
+		{1500 * time.Millisecond, "a:stale self:up", lb.Stale},
+		{4999 * time.Millisecond, "a:stale self:up", lb.Stale},
 	} {
 		require.Equal(t, tt.state, states(b, at(tt.after)))
 		require.Equal(t, tt.flags, b.Snapshot("www", at(tt.after)).Hosts[0].Flags)
 	}
-	require.Equal(t, "a:down", states(b, at(5*time.Second)))
-	require.Empty(t, b.Snapshot("www", at(5*time.Second)).Hosts)
+	require.Equal(t, "a:down self:up", states(b, at(5*time.Second)))
+	require.Equal(t, "self", ids(b.Snapshot("www", at(5*time.Second))))
 
 	b.Tick(at(time.Hour - 1))
-	require.Equal(t, "a:down", states(b, at(time.Hour-1)))
-	require.NoError(t, b.Receive(says("a", 1, 2, 1, 3), at(time.Hour-1)), "one report and it is back")
-	require.Equal(t, "a:up", states(b, at(time.Hour-1)))
+	require.Equal(t, "a:down self:up", states(b, at(time.Hour-1)))
+	require.NoError(t, b.Receive(says("a", 1, 2, 1, 3), at(time.Hour-1)), "one report and it is back, without a blackout")
+	require.Equal(t, "a:up self:up", states(b, at(time.Hour-1)))
 	b.Tick(at(2*time.Hour - 1))
-	require.Empty(t, b.Members(at(2*time.Hour-1)), "forgotten")
+	require.Equal(t, "self:up", states(b, at(2*time.Hour-1)), "forgotten")
 }
 
 func TestStatesInSnapshot(t *testing.T) {
@@ -161,7 +161,7 @@ func TestStatesInSnapshot(t *testing.T) {
 		t.Run(fmt.Sprint(tt.state, tt.healthy), func(t *testing.T) {
 			r := says("p", 1, 1, 1, 0)
 			r.State, r.Services[0].Healthy = tt.state, tt.healthy
-			b := withSelf(t, BoardConfig{}, Self{
+			b := withSelf(t, BoardConfig{Blackout: NoBlackout}, Self{
 				ID: "q", State: tt.state, Services: []OwnService{{Name: "www", Unhealthy: !tt.healthy}},
 			})
 			require.NoError(t, b.Receive(r, at(0)))
@@ -198,7 +198,7 @@ func TestOrder(t *testing.T) {
 		{"its address is free once it is down", 4, 1, 2, dead, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b := NewBoard(BoardConfig{})
+			b := NewBoard(BoardConfig{Blackout: NoBlackout})
 			require.NoError(t, b.Receive(says("h2", 5, 10, 1, 7), at(0)))
 			err := b.Receive(says("h2", tt.boot, tt.seq, tt.node, 8), at(tt.after))
 			m := b.Members(at(tt.after))
@@ -219,7 +219,7 @@ func TestOrder(t *testing.T) {
 }
 
 func TestA64SameAddressNewName(t *testing.T) {
-	b := NewBoard(BoardConfig{})
+	b := NewBoard(BoardConfig{Blackout: NoBlackout})
 	require.NoError(t, b.Receive(says("h2", 5, 1, 2, 100), at(0)))
 	require.NoError(t, b.Receive(says("h9", 6, 1, 2, 3), at(time.Second)))
 	s := b.Snapshot("www", at(time.Second))
@@ -233,7 +233,7 @@ func TestA64SameAddressNewName(t *testing.T) {
 }
 
 func TestAddressIsFreeAfterMove(t *testing.T) {
-	b := NewBoard(BoardConfig{})
+	b := NewBoard(BoardConfig{Blackout: NoBlackout})
 	require.NoError(t, b.Receive(says("a", 9, 1, 1, 0), at(0)))
 	require.NoError(t, b.Receive(says("a", 9, 2, 2, 0), at(1)))
 	require.NoError(t, b.Receive(says("b", 1, 1, 1, 0), at(2)), "a has left it")
@@ -241,7 +241,7 @@ func TestAddressIsFreeAfterMove(t *testing.T) {
 }
 
 func TestOwnName(t *testing.T) {
-	b := withSelf(t, BoardConfig{}, Self{ID: "h1", Boot: 5, Node: node(1)})
+	b := withSelf(t, BoardConfig{Blackout: NoBlackout}, Self{ID: "h1", Boot: 5, Node: node(1)})
 	require.ErrorIs(t, b.Receive(says("h1", 5, 1, 1, 0), at(0)), ErrOwn)
 	require.ErrorIs(t, b.Receive(says("h1", 4, 1, 1, 0), at(0)), ErrReplayed)
 	require.ErrorIs(t, b.Receive(says("h1", 6, 1, 2, 0), at(0)), ErrConflict)
@@ -250,7 +250,7 @@ func TestOwnName(t *testing.T) {
 }
 
 func TestSelfReplacesItsFormerLife(t *testing.T) {
-	b := NewBoard(BoardConfig{})
+	b := NewBoard(BoardConfig{Blackout: NoBlackout})
 	require.NoError(t, b.Receive(says("h1", 1, 1, 1, 50), at(0)), "heard from a relay before SetSelf")
 	require.NoError(t, b.SetSelf(Self{ID: "h1", Boot: 2, Services: []OwnService{{Name: "www"}}}))
 	require.Equal(t, "h1", ids(b.Snapshot("www", at(0))))
@@ -258,7 +258,7 @@ func TestSelfReplacesItsFormerLife(t *testing.T) {
 
 func TestLive(t *testing.T) {
 	counters, asked := map[string]*atomic.Int32{}, 0
-	b := NewBoard(BoardConfig{Live: func(host, service string) *atomic.Int32 {
+	b := NewBoard(BoardConfig{Blackout: NoBlackout, Live: func(host, service string) *atomic.Int32 {
 		asked++
 		key := host + "/" + service
 		if host == "n" {
@@ -292,7 +292,7 @@ func TestLive(t *testing.T) {
 }
 
 func TestFull(t *testing.T) { // A69
-	b := NewBoard(BoardConfig{MaxHosts: 3})
+	b := NewBoard(BoardConfig{Blackout: NoBlackout, MaxHosts: 3})
 	for i := range 3 {
 		require.NoError(t, b.Receive(says(fmt.Sprint(i), 1, 1, i, 0), at(time.Duration(i))))
 	}
@@ -303,7 +303,7 @@ func TestFull(t *testing.T) { // A69
 }
 
 func TestA69JoinsAndLeavesAreBounded(t *testing.T) {
-	b := NewBoard(BoardConfig{MaxHosts: 100})
+	b := NewBoard(BoardConfig{Blackout: NoBlackout, MaxHosts: 100})
 	for i := range 20_000 {
 		_ = b.Receive(says(fmt.Sprint("u", i), 1, 1, i%256, 0), at(time.Duration(i)*time.Second))
 		require.LessOrEqual(t, len(b.hosts), 100)
@@ -319,7 +319,7 @@ func TestA70ClockSteps(t *testing.T) {
 		"an hour back": -time.Hour, "an hour on": time.Hour, "25 days on": 25 * 24 * time.Hour,
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := NewBoard(BoardConfig{})
+			b := NewBoard(BoardConfig{Blackout: NoBlackout})
 			require.NoError(t, b.Receive(says("a", 1, 1, 1, 0), at(0)))
 			b.Tick(at(step))
 			if step < 0 {
@@ -335,7 +335,7 @@ func TestA70ClockSteps(t *testing.T) {
 }
 
 func TestSubscribe(t *testing.T) {
-	b := withSelf(t, BoardConfig{}, Self{ID: "s", Services: []OwnService{{Name: "www"}}})
+	b := withSelf(t, BoardConfig{Blackout: NoBlackout}, Self{ID: "s", Services: []OwnService{{Name: "www"}}})
 	changes, cancel := b.Subscribe()
 	told := func() bool {
 		select {
@@ -378,7 +378,7 @@ func TestSubscribe(t *testing.T) {
 
 func TestBoardIsConcurrent(t *testing.T) {
 	live := new(atomic.Int32)
-	b := withSelf(t, BoardConfig{Live: func(string, string) *atomic.Int32 { return live }},
+	b := withSelf(t, BoardConfig{Blackout: NoBlackout, Live: func(string, string) *atomic.Int32 { return live }},
 		Self{ID: "s", Services: []OwnService{{Name: "www"}}})
 	var wg sync.WaitGroup
 	for g := range 4 {
@@ -394,7 +394,7 @@ func TestBoardIsConcurrent(t *testing.T) {
 				b.SetHealthy("www", i%2 == 0)
 				_, cancel := b.Subscribe()
 				cancel()
-				b.Report()
+				b.Report(at(0))
 			}
 		})
 	}
@@ -404,7 +404,7 @@ func TestBoardIsConcurrent(t *testing.T) {
 
 func BenchmarkSnapshot(b *testing.B) {
 	for _, n := range []int{10, 1000} {
-		board := NewBoard(BoardConfig{})
+		board := NewBoard(BoardConfig{Blackout: NoBlackout})
 		for i := range n {
 			r := says(fmt.Sprintf("host-%04d", i), 1, 1, 0, 5)
 			r.Node = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 6080)

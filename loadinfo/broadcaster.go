@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -38,28 +38,21 @@ type BroadcasterConfig struct {
 	// report twice takes it once. Required.
 	To []netip.AddrPort
 	// Period is the time between two reports, give or take a tenth, so that hosts
-	// do not fall into step; 0 means DefaultPeriod. It should be the Period of
-	// every peer's board.
+	// do not fall into step; 0 means DefaultPeriod.
 	Period time.Duration
 	// MinInterval is the shortest time between two reports, when much changes; 0
 	// means DefaultMinInterval.
 	MinInterval time.Duration
+	// MaxRate bounds what is sent, in bytes per second, with the headers of IPv4 and
+	// UDP; 0 means DefaultMaxRate. Reports to many peers one by one become rarer
+	// under it, and say so, so that peers do not take rarity for silence.
+	MaxRate int
 	// Keys tags own reports and verifies those of others; nil means neither.
 	Keys *Keyring
 	// Logger hears once a minute at most of reports that were refused for a reason
 	// that an operator can remove; nil means slog.Default.
 	Logger *slog.Logger
 }
-
-// DefaultMinInterval bounds the reports of a host to 20 per second.
-const DefaultMinInterval = 50 * time.Millisecond
-
-// A change is large when a count has moved by this many connections and by this
-// share: below, the next regular report will do.
-const (
-	largeCount = 8
-	largeShare = 4 // a quarter
-)
 
 // maxReadErrors is how many reads may fail in a row before the socket counts as
 // broken. Single failures come from ICMP errors on some systems.
@@ -68,13 +61,19 @@ const maxReadErrors = 100
 // warnEvery is the least time between two warnings in the log.
 const warnEvery = time.Minute
 
+// DefaultMaxRate is the default of MaxRate, in bytes per second: half a megabit,
+// which no network of servers feels.
+const DefaultMaxRate = 64 << 10
+
 // A Broadcaster sends this host's reports and receives those of others.
 type Broadcaster struct {
 	cfg    BroadcasterConfig
 	keys   atomic.Pointer[Keyring]
-	counts counts
-	last   Report // sent last
+	length int // of the last report, in bytes
 	warned time.Time
+
+	mu    sync.Mutex
+	stats Stats
 }
 
 // NewBroadcaster returns a broadcaster that does nothing until Run. An error names
@@ -82,6 +81,9 @@ type Broadcaster struct {
 func NewBroadcaster(cfg BroadcasterConfig) (*Broadcaster, error) {
 	cfg.Period = positive(cfg.Period, DefaultPeriod)
 	cfg.MinInterval = positive(cfg.MinInterval, DefaultMinInterval)
+	if cfg.MaxRate <= 0 {
+		cfg.MaxRate = DefaultMaxRate
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
@@ -123,7 +125,7 @@ func (b *Broadcaster) Run(ctx context.Context) error {
 		defer close(received)
 		cancel(b.receive())
 	}()
-	b.announce(ctx)
+	b.cfg.Board.Announce(ctx, b.pace, b.send)
 	b.cfg.Conn.Close()
 	<-received
 	if err := context.Cause(ctx); errors.Is(err, errSocket) {
@@ -134,81 +136,47 @@ func (b *Broadcaster) Run(ctx context.Context) error {
 
 var errSocket = errors.New("loadinfo: the socket for reports is broken")
 
-// announce sends reports until the context is done: when one is due, or when
-// much has changed since the last.
-func (b *Broadcaster) announce(ctx context.Context) {
-	wake := time.NewTimer(0)
-	defer wake.Stop()
-	due := time.Now()
-	for {
-		select {
-		case <-ctx.Done():
-			b.farewell()
-			return
-		case now := <-wake.C:
-			b.cfg.Board.Tick(now)
-			if !now.Before(due) || largeChange(&b.last, b.cfg.Board.draft()) {
-				b.send()
-				due = now.Add(jitter(b.cfg.Period))
-			}
-			wake.Reset(min(due.Sub(now), b.cfg.MinInterval))
-		}
-	}
+// pace is the configured one, or slower where that would take more than MaxRate.
+func (b *Broadcaster) pace() (period, least time.Duration) {
+	perReport := (b.length + udpOverhead) * len(b.cfg.To)
+	full := time.Duration(perReport) * time.Second / time.Duration(b.cfg.MaxRate)
+	return max(b.cfg.Period, full), max(b.cfg.MinInterval, full)
 }
 
-// jitter varies d by a tenth either way.
-func jitter(d time.Duration) time.Duration {
-	return d - d/10 + rand.N(d/5+1)
-}
+// udpOverhead is what IPv4 and UDP add to a report, in bytes.
+const udpOverhead = 28
 
-// largeChange says whether peers should hear of the change from was to is before
-// the next report is due.
-func largeChange(was *Report, is Report) bool {
-	if is.ID != was.ID || is.Boot != was.Boot || is.State != was.State || is.Weight != was.Weight || is.Node != was.Node ||
-		!slices.Equal(is.Dialled, was.Dialled) || len(is.Services) != len(was.Services) {
-		return true
-	}
-	for i, s := range is.Services {
-		old := was.Services[i]
-		moved := max(s.Conns, old.Conns) - min(s.Conns, old.Conns)
-		if moved >= max(largeCount, old.Conns/largeShare) {
-			return true
-		}
-		if old.Conns = s.Conns; old != s {
-			return true // health or weight
-		}
-	}
-	return false
-}
-
-func (b *Broadcaster) send() {
-	if r, ok := b.cfg.Board.Report(); ok {
-		b.transmit(&r)
-		b.last = r
-	}
-}
-
-// farewell tells peers that nothing new should come here.
-func (b *Broadcaster) farewell() {
-	if r, ok := b.cfg.Board.Report(); ok {
-		r.State = Draining
-		b.transmit(&r)
-	}
-}
-
-func (b *Broadcaster) transmit(r *Report) {
+func (b *Broadcaster) send(r *Report) {
 	msg, err := r.Append(make([]byte, 0, MaxReport), b.keys.Load())
 	if err != nil { // SetSelf validated it
 		b.cfg.Logger.Error("own report cannot be sent", "err", err)
 		return
 	}
+	b.length = len(msg)
 	for _, to := range b.cfg.To {
-		if _, err := b.cfg.Conn.WriteToUDPAddrPort(msg, to); err != nil {
-			b.counts.sendErrors.Add(1)
-		} else {
-			b.counts.sent.Add(1)
-		}
+		_, err := b.cfg.Conn.WriteToUDPAddrPort(msg, to)
+		b.count(func(s *Stats) {
+			if err != nil {
+				s.SendErrors++
+				return
+			}
+			s.Sent++
+			s.SentBytes += uint64(len(msg))
+		})
 	}
+}
+
+func (b *Broadcaster) count(f func(s *Stats)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f(&b.stats)
+}
+
+// Stats returns the counts so far.
+func (b *Broadcaster) Stats() Stats {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.stats
 }
 
 // receive reads until the socket is closed or broken.
@@ -224,28 +192,27 @@ func (b *Broadcaster) receive() error {
 			return fmt.Errorf("%w: %w", errSocket, err)
 		default:
 			failed++
-			b.counts.readErrors.Add(1)
+			b.count(func(s *Stats) { s.ReadErrors++ })
 		}
 	}
 }
 
 // take judges one datagram and counts it under what became of it.
 func (b *Broadcaster) take(msg []byte, from netip.AddrPort, now time.Time) {
-	b.counts.received.Add(1)
 	r, err := ParseReport(msg, b.keys.Load())
 	if err == nil {
 		err = b.cfg.Board.Receive(r, now)
 	}
-	b.counts.of(err).Add(1)
-	if actionable(err) && now.Sub(b.warned) >= warnEvery {
+	b.count(func(s *Stats) { s.Count(err) })
+	if Actionable(err) && now.Sub(b.warned) >= warnEvery {
 		b.warned = now
 		b.cfg.Logger.Warn("report refused; the host is not heard", "from", from, "id", r.ID, "err", err)
 	}
 }
 
-// actionable errors have a cause that an operator can remove: a key, a release or
-// a name. The rest is the weather of networks.
-func actionable(err error) bool {
+// Actionable reports whether a refused report has a cause that an operator can
+// remove: a key, a release or a name. The rest is the weather of networks.
+func Actionable(err error) bool {
 	for _, e := range []error{ErrKey, ErrTag, ErrVersion, ErrConflict, ErrFull} {
 		if errors.Is(err, e) {
 			return true

@@ -26,6 +26,8 @@ func TestBroadcast(t *testing.T) {
 		}
 		hosts[2].board.Counter("www").Store(42)
 		pass(600 * time.Millisecond)
+		require.Equal(t, "h0:joining h1:joining h2:up", hosts[2].states(), "not heard for long enough")
+		pass(time.Second)
 		for _, h := range hosts {
 			require.Equal(t, "h0:up h1:up h2:up", h.states())
 			s := h.board.Snapshot("www", time.Now())
@@ -46,7 +48,9 @@ func TestBroadcast(t *testing.T) {
 
 		hosts[1] = run(t, n, 1, nil) // a new life, its numbers start over
 		synctest.Wait()
-		require.Equal(t, "h0:up h1:up h2:up", hosts[0].states(), "heard with its first report")
+		require.Equal(t, "h0:up h1:joining h2:up", hosts[0].states(), "heard with its first report")
+		pass(1500 * time.Millisecond)
+		require.Equal(t, "h0:up h1:up h2:up", hosts[0].states())
 		for _, h := range hosts {
 			h.stop()
 		}
@@ -167,6 +171,35 @@ func TestManyChangesAreBounded(t *testing.T) {
 	})
 }
 
+// Reports to many peers become rarer under the bound, and say so.
+func TestMaxRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		const peers, rate = 200, 8 << 10
+		h := run(t, n, 1, func(c *BroadcasterConfig) {
+			c.MaxRate, c.To = rate, nil
+			for i := range peers {
+				c.To = append(c.To, netip.AddrPortFrom(node(i).Addr(), DefaultPort))
+			}
+		})
+		far := run(t, n, 2, nil)
+		pass(5 * time.Second)
+		before := h.cast.Stats()
+		for range 600 {
+			h.board.Counter("www").Add(100)
+			pass(100 * time.Millisecond)
+			require.NotContains(t, far.states(), "h1:down")
+		}
+		require.Contains(t, far.states(), "h1:up")
+		after := h.cast.Stats()
+		datagrams := (after.Sent + after.SendErrors - before.Sent - before.SendErrors)
+		perDatagram := after.SentBytes/after.Sent + udpOverhead
+		require.InDelta(t, rate*60, datagrams*perDatagram, rate*60/10)
+		h.stop()
+		far.stop()
+	})
+}
+
 func TestA65PartitionHeals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
@@ -174,7 +207,7 @@ func TestA65PartitionHeals(t *testing.T) {
 		for i := range 5 {
 			hosts = append(hosts, run(t, n, i, nil))
 		}
-		pass(time.Second)
+		pass(2 * time.Second)
 		left := func(a netip.AddrPort) bool { return a.Addr().As4()[3] < 2 }
 		n.mu.Lock()
 		n.drop = func(from, to netip.AddrPort) bool { return left(from) != left(to) }
@@ -185,7 +218,7 @@ func TestA65PartitionHeals(t *testing.T) {
 		n.mu.Lock()
 		n.drop = nil
 		n.mu.Unlock()
-		pass(600 * time.Millisecond)
+		pass(2 * time.Second)
 		for _, h := range hosts {
 			require.Equal(t, "h0:up h1:up h2:up h3:up h4:up", h.states())
 		}
@@ -222,7 +255,7 @@ func TestPeersOneByOne(t *testing.T) {
 			}
 		}
 		a, b := run(t, n, 1, to(2, 9)), run(t, n, 2, to(1))
-		pass(time.Second)
+		pass(2 * time.Second)
 		require.Equal(t, "h1:up h2:up", a.states())
 		require.Equal(t, "h1:up h2:up", b.states())
 		st := a.cast.Stats()
@@ -242,7 +275,7 @@ func TestRotation(t *testing.T) { // A67
 		a, b := run(t, n, 1, func(c *BroadcasterConfig) {
 			c.Keys, c.Logger = ring(t, 1), slog.New(slog.NewTextHandler(&log, nil))
 		}), run(t, n, 2, old)
-		pass(time.Second)
+		pass(2 * time.Second)
 		for _, step := range [][]uint8{{1, 2}, {2, 1}, {2}} {
 			for _, h := range []*station{a, b} {
 				h.cast.SetKeys(ring(t, step...))
@@ -279,7 +312,7 @@ func TestForeignDatagrams(t *testing.T) {
 		}
 		key := func(c *BroadcasterConfig) { c.Keys = ring(t, 7) }
 		a, b := run(t, n, 1, key), run(t, n, 2, key)
-		pass(time.Second)
+		pass(2 * time.Second)
 		before, view := a.cast.Stats(), a.states()
 		require.Equal(t, "h1:up h2:up", view)
 
@@ -324,7 +357,7 @@ func TestReadErrors(t *testing.T) {
 			for range maxReadErrors {
 				s.fail <- errors.New("connection refused")
 			}
-			pass(time.Second)
+			pass(2 * time.Second)
 			require.Equal(t, "h1:up h2:up", a.states(), "single failures are nothing")
 			require.Equal(t, maxReadErrors*(round+1), a.cast.Stats().ReadErrors)
 		}

@@ -4,7 +4,8 @@
 // twice a second: who it is, where its peers reach it, and for each service how
 // many established connections its own sockets have. A [Broadcaster] sends and
 // receives them over UDP: to the broadcast address of a network, to a multicast
-// group or to a list of peers. A [Board] keeps who said what, when, and makes of
+// group or to a list of peers; package gossip carries them beyond one network, by
+// way of other hosts. A [Board] keeps who said what, when, and makes of
 // it what a policy of package lb chooses by, an [lb.Snapshot] for each service.
 //
 //	board := loadinfo.NewBoard(loadinfo.BoardConfig{})
@@ -15,14 +16,24 @@
 //	})
 //	conns := board.Counter("www") // +1 and -1 as connections come and go
 //
+// Package resource measures what else a host may be short of, package health asks
+// its own servers whether they answer.
+//
 // # What a reader may rely on
 //
 // A host is absent from a snapshot until its first report has come: nothing is
-// assumed of it, least of all that it is idle. It is Stale when three reports in
-// a row are missing, and gets no new connections; when ten are missing it is
-// Down, out of all snapshots, and its flows are as good as lost. Its next report
-// brings it back at once, whatever happened in between. It is forgotten after an
-// hour.
+// assumed of it, least of all that it is idle. It is Joining until it has been
+// heard for two periods, so that no single datagram, old or come by a detour,
+// brings a dead host back. It is Stale when three reports in a row are missing,
+// and gets no new connections; when ten are missing it is Down, out of all
+// snapshots, and its flows are as good as lost. When it is heard again it is as a
+// host that was never heard. It is forgotten after an hour. [lb.Host.Since] says
+// how long it has been taking connections, for policies that start a host slowly.
+//
+// A bad network never empties the cluster. While more than half of a service's
+// hosts are Stale at once, the network is to blame, and they stay eligible; so do
+// the last hosts of a service when all are Down, this one included. Where all are
+// in their first two periods, they are taken at once.
 //
 // Reports are ordered by (Boot, Seq), so that an old datagram, delayed or
 // replayed, changes nothing. A host that restarts has a higher Boot. Should its

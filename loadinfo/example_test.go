@@ -23,7 +23,7 @@ func Example() {
 	}
 	a.Counter("www").Add(3) // three connections came
 
-	b := loadinfo.NewBoard(loadinfo.BoardConfig{})
+	b := loadinfo.NewBoard(loadinfo.BoardConfig{Blackout: loadinfo.NoBlackout})
 	err = b.SetSelf(loadinfo.Self{
 		ID:       "web-2",
 		Node:     netip.MustParseAddrPort("10.0.0.2:6080"),
@@ -38,7 +38,8 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	own, _ := a.Report()
+	now := time.Now()
+	own, _ := a.Report(now)
 	msg, err := own.Append(nil, keys)
 	if err != nil {
 		panic(err)
@@ -47,7 +48,6 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	now := time.Now()
 	if err := b.Receive(heard, now); err != nil {
 		panic(err)
 	}

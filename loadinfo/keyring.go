@@ -1,6 +1,7 @@
 package loadinfo
 
 import (
+	"crypto/hkdf"
 	"crypto/hmac"
 	"crypto/sha256"
 	"fmt"
@@ -34,6 +35,7 @@ const (
 // by Broadcaster.SetKeys or by a restart, and is done on all before the next.
 type Keyring struct {
 	send    uint8
+	order   []uint8 // of the keys, as given
 	secrets map[uint8][]byte
 }
 
@@ -54,8 +56,26 @@ func NewKeyring(keys ...Key) (*Keyring, error) {
 				key.ID, len(key.Secret), minSecret)
 		}
 		k.secrets[key.ID] = append([]byte(nil), key.Secret...)
+		k.order = append(k.order, key.ID)
 	}
 	return k, nil
+}
+
+// Derive returns a secret of 32 bytes for another purpose from each key, the first
+// key's first, by HKDF-SHA256 (RFC 5869): who learns one does not learn the key.
+// Purposes have different names. The nil Keyring has none.
+func (k *Keyring) Derive(purpose string) (secrets [][]byte) {
+	if k == nil {
+		return nil
+	}
+	for _, id := range k.order {
+		secret, err := hkdf.Key(sha256.New, k.secrets[id], nil, purpose, sha256.Size)
+		if err != nil {
+			panic(err) // only for more than 255 hashes' worth of bytes
+		}
+		secrets = append(secrets, secret)
+	}
+	return secrets
 }
 
 // sendID returns the number of the key to send with, 0 for none.

@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
+	"math/bits"
 	"net/netip"
+	"slices"
+	"time"
 	"unicode/utf8"
 
 	"github.com/carom-dpr/carom/lb"
@@ -30,8 +33,14 @@ type Report struct {
 	// Dialled lists the addresses at which clients dial the host: at most
 	// MaxDialled.
 	Dialled []netip.Addr
+	// Period is the time until the sender's next report, give or take a tenth, if
+	// that comes; receivers judge its silence by it. 0 means the receiver's own
+	// period.
+	Period time.Duration
 	// Resources is the used share of the host's resources.
 	Resources lb.Resources
+	// Named lists further resources, each once: at most MaxNamed.
+	Named []NamedResource
 	// Services lists the services that the host serves, each once: at most
 	// MaxServices.
 	Services []ServiceReport
@@ -46,6 +55,27 @@ type ServiceReport struct {
 	Weight uint16
 	// Healthy reports whether the server answers.
 	Healthy bool
+	// InFlight is the number of requests that the server is working on.
+	InFlight uint32
+	// Latency is the median time of late for a request. 0 means unknown.
+	Latency time.Duration
+	// Since is how long the host has been taking connections of the service
+	// without a break. 0 means unknown.
+	Since time.Duration
+}
+
+// A NamedResource is what a host says of one of its resources beyond the four of
+// lb.Resources, such as an accept queue or a licence.
+type NamedResource struct {
+	// Name says what it is, in 1 to MaxResourceName bytes of UTF-8. All hosts of a
+	// cluster mean the same resource and unit by it.
+	Name string
+	// Used is the used share of the capacity, from 0 to 1; negative means unknown.
+	Used float32
+	// Capacity is the capacity in the resource's unit; 0 means unknown.
+	Capacity uint64
+	// Age is the age of the sample when the report was made.
+	Age time.Duration
 }
 
 // The bounds of a report. Together they keep it below MaxReport.
@@ -53,7 +83,11 @@ const (
 	// MaxID is the longest ID, in bytes: a DNS label, which has up to 63, fits.
 	MaxID = 64
 	// MaxServices is the number of services of one host.
-	MaxServices = 64
+	MaxServices = 32
+	// MaxNamed is the number of resources by name.
+	MaxNamed = 8
+	// MaxResourceName is the longest name of a resource, in bytes.
+	MaxResourceName = 16
 	// MaxDialled is the number of addresses that a host is dialled at.
 	MaxDialled = 16
 	// MaxReport is the longest encoded report, in bytes: it fits the smallest MTU
@@ -113,6 +147,8 @@ func (r *Report) Validate() error {
 		return fmt.Errorf("loadinfo: Dialled: %d addresses, at most %d fit", len(r.Dialled), MaxDialled)
 	case len(r.Services) > MaxServices:
 		return fmt.Errorf("loadinfo: Services: %d services, at most %d fit", len(r.Services), MaxServices)
+	case len(r.Named) > MaxNamed:
+		return fmt.Errorf("loadinfo: Named: %d resources, at most %d fit", len(r.Named), MaxNamed)
 	}
 	for _, a := range r.Dialled {
 		if !a.IsValid() || a.Zone() != "" {
@@ -122,6 +158,18 @@ func (r *Report) Validate() error {
 	for i := range r.Services {
 		if id := r.Services[i].ID; r.service(id) != &r.Services[i] {
 			return fmt.Errorf("loadinfo: Services: %#x is there twice", uint32(id))
+		}
+	}
+	return validNamed(r.Named)
+}
+
+func validNamed(list []NamedResource) error {
+	for i, x := range list {
+		if len(x.Name) == 0 || len(x.Name) > MaxResourceName || !utf8.ValidString(x.Name) {
+			return fmt.Errorf("loadinfo: Named: %q: want 1 to %d bytes of UTF-8", x.Name, MaxResourceName)
+		}
+		if slices.ContainsFunc(list[:i], func(y NamedResource) bool { return y.Name == x.Name }) {
+			return fmt.Errorf("loadinfo: Named: %q is there twice", x.Name)
 		}
 	}
 	return nil
@@ -155,4 +203,38 @@ func decodeShare(n uint16) float32 {
 		return -1
 	}
 	return float32(n) / fullShare
+}
+
+// A quantity travels as 16 bits: 5 of exponent, 11 of mantissa. It is exact up to
+// 2047 and right to one part in 2000 up to 4e12, beyond which it is cut.
+const mantissa = 11
+
+func encodeQuantity(x uint64) uint16 {
+	exp := max(bits.Len64(x)-mantissa, 0)
+	if exp > 0 {
+		if x += 1 << (exp - 1); bits.Len64(x)-mantissa != exp { // rounded up to a power of two
+			exp++
+		}
+	}
+	if exp >= 32 {
+		return math.MaxUint16
+	}
+	return uint16(exp<<mantissa) | uint16(x>>exp)
+}
+
+func decodeQuantity(n uint16) uint64 {
+	return uint64(n&(1<<mantissa-1)) << (n >> mantissa)
+}
+
+// encodeTime encodes a time in units; what is not 0 does not become it.
+func encodeTime(d, unit time.Duration) uint16 {
+	if d <= 0 {
+		return 0
+	}
+	return encodeQuantity(max(uint64((d+unit/2)/unit), 1))
+}
+
+// decodeTime is the reverse. The largest quantity of milliseconds is a Duration.
+func decodeTime(n uint16, unit time.Duration) time.Duration {
+	return time.Duration(decodeQuantity(n)) * unit
 }

@@ -51,6 +51,9 @@ type OwnService struct {
 	// Weight is the host's capacity for this service, up to 65535; 0 means the
 	// host's Weight, a negative one NoWeight.
 	Weight int
+	// Requests measures the requests of the service, for policies that go by them
+	// or by latency; nil means that nobody does.
+	Requests *Requests
 	// Unhealthy says that the server does not answer, for a start.
 	Unhealthy bool
 }
@@ -65,16 +68,20 @@ type own struct {
 	weight    uint16
 	state     State
 	resources lb.Resources
+	named     []NamedResource
+	sampled   time.Time // when named was set
 	services  []ownService
 	seq       uint64
 }
 
 type ownService struct {
-	name    string
-	id      ServiceID
-	conns   *atomic.Int32
-	weight  uint16
-	healthy bool
+	name     string
+	id       ServiceID
+	conns    *atomic.Int32
+	requests *Requests // may be nil
+	weight   uint16
+	healthy  bool
+	since    time.Time // when it began to take connections; zero: it does not
 }
 
 // SetSelf says who this host is and what it serves, and replaces what an earlier
@@ -88,10 +95,13 @@ func (b *Board) SetSelf(s Self) error {
 	defer b.mu.Unlock()
 	next.seq = b.self.seq
 	if b.self.set {
-		next.resources = b.self.resources
+		next.resources, next.named, next.sampled = b.self.resources, b.self.named, b.self.sampled
 	}
-	for _, svc := range next.services {
+	for i, svc := range next.services {
 		b.ask(svc.id, svc.name)
+		if was := b.self.service(svc.id); was != nil {
+			next.services[i].since = was.since
+		}
 	}
 	b.self = next
 	if b.hosts[s.ID] != nil { // a former life of this host
@@ -122,12 +132,14 @@ func (s Self) build() (own, error) {
 		}
 		o.services = append(o.services, built)
 	}
-	r := o.report()
+	r := o.report(time.Time{})
 	return o, r.Validate()
 }
 
 func (s OwnService) build(host uint16) (ownService, error) {
-	o := ownService{name: s.Name, id: HashService(s.Name), conns: s.Conns, healthy: !s.Unhealthy}
+	o := ownService{
+		name: s.Name, id: HashService(s.Name), conns: s.Conns, requests: s.Requests, healthy: !s.Unhealthy,
+	}
 	if s.Name == "" {
 		return o, fmt.Errorf("loadinfo: Self.Services: a service without a name")
 	}
@@ -183,6 +195,20 @@ func (b *Board) SetResources(r lb.Resources) {
 	b.change(func(o *own) { o.resources = r })
 }
 
+// SetNamed says how much of this host's resources by name is in use, as of now;
+// their ages are those of the samples at now. An error names the resource, and
+// leaves what was set before.
+func (b *Board) SetNamed(list []NamedResource, now time.Time) error {
+	if len(list) > MaxNamed {
+		return fmt.Errorf("loadinfo: %d resources by name, at most %d fit in a report", len(list), MaxNamed)
+	}
+	if err := validNamed(list); err != nil {
+		return err
+	}
+	b.change(func(o *own) { o.named, o.sampled = slices.Clone(list), now })
+	return nil
+}
+
 func (b *Board) change(f func(*own)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -204,23 +230,24 @@ func (b *Board) Counter(service string) *atomic.Int32 {
 	return nil
 }
 
-// Report returns what this host says of itself now, each time with the next
+// Report returns what this host says of itself at now, each time with the next
 // sequence number: it is to be sent. ok is false before SetSelf.
-func (b *Board) Report() (r Report, ok bool) {
+func (b *Board) Report(now time.Time) (r Report, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.self.set {
 		return Report{}, false
 	}
 	b.self.seq++
-	return b.self.report(), true
+	b.self.touch(now)
+	return b.self.report(now), true
 }
 
 // draft is Report without the next sequence number, to be compared with the last.
 func (b *Board) draft() Report {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.self.report()
+	return b.self.report(time.Time{})
 }
 
 func (o *own) service(id ServiceID) *ownService {
@@ -232,35 +259,74 @@ func (o *own) service(id ServiceID) *ownService {
 	return nil
 }
 
-func (o *own) report() Report {
+// touch notes which services take connections at now.
+func (o *own) touch(now time.Time) {
+	for i := range o.services {
+		s := &o.services[i]
+		if open := o.state == Up && s.healthy && s.weight > 0; !open {
+			s.since = time.Time{}
+		} else if s.since.IsZero() {
+			s.since = now
+		}
+	}
+}
+
+// taking is how long the service has been taking connections at now, at least 1 ns
+// if it does.
+func (s *ownService) taking(now time.Time) time.Duration {
+	if s.since.IsZero() {
+		return 0
+	}
+	return max(age(s.since, now), 1)
+}
+
+func (o *own) report(now time.Time) Report {
 	r := Report{
 		ID: o.ID, Boot: o.Boot, Seq: o.seq, Weight: o.weight, State: o.state,
 		Node: o.Node, Dialled: o.dialled, Resources: o.resources,
 	}
 	for _, s := range o.services {
-		r.Services = append(r.Services, ServiceReport{
-			ID:      s.id,
-			Conns:   uint32(max(s.conns.Load(), 0)),
-			Weight:  s.weight,
-			Healthy: s.healthy,
-		})
+		r.Services = append(r.Services, s.report(now))
+	}
+	for _, x := range o.named {
+		x.Age += age(o.sampled, now)
+		r.Named = append(r.Named, x)
+	}
+	return r
+}
+
+func (s *ownService) report(now time.Time) ServiceReport {
+	r := ServiceReport{
+		ID: s.id, Conns: uint32(max(s.conns.Load(), 0)), Weight: s.weight, Healthy: s.healthy,
+		Since: s.taking(now),
+	}
+	if s.requests != nil {
+		r.InFlight, r.Latency = s.requests.InFlight(), s.requests.Latency()
 	}
 	return r
 }
 
 // host is this host as its own policies see it: its count is exact at any time.
-func (o *own) host(id ServiceID) (lb.Host, bool) {
+func (o *own) host(id ServiceID, now time.Time) (lb.Host, bool) {
 	s := o.service(id)
 	if s == nil {
 		return lb.Host{}, false
 	}
-	return lb.Host{
-		ID:     o.ID,
-		Weight: s.weight,
-		Load:   o.resources,
-		Live:   s.conns,
-		Flags:  lb.Local | flags(o.state, s.healthy),
-	}, true
+	said := s.report(now)
+	h := lb.Host{
+		ID:       o.ID,
+		Weight:   s.weight,
+		Load:     o.resources,
+		Live:     s.conns,
+		InFlight: said.InFlight,
+		Latency:  said.Latency,
+		Since:    said.Since,
+		Flags:    lb.Local | pool{}.flags(o.state, o.state),
+	}
+	if !s.healthy {
+		h.Flags |= lb.Unhealthy
+	}
+	return h, true
 }
 
 // heard judges a report that bears this host's own name.

@@ -10,8 +10,8 @@ import (
 )
 
 func TestOwnReport(t *testing.T) {
-	b := NewBoard(BoardConfig{})
-	_, ok := b.Report()
+	b := NewBoard(BoardConfig{Blackout: NoBlackout})
+	_, ok := b.Report(at(0))
 	require.False(t, ok, "before SetSelf there is nothing to say")
 	require.NoError(t, b.SetSelf(Self{
 		ID: "h1", Boot: 5, Node: node(1), Dialled: []netip.Addr{node(1).Addr()},
@@ -24,11 +24,11 @@ func TestOwnReport(t *testing.T) {
 		ID: "h1", Boot: 5, Seq: 1, Weight: DefaultWeight, Node: node(1), Dialled: []netip.Addr{node(1).Addr()},
 		Resources: Unknown,
 		Services: []ServiceReport{
-			{ID: HashService("www"), Conns: 12, Weight: DefaultWeight, Healthy: true},
+			{ID: HashService("www"), Conns: 12, Weight: DefaultWeight, Healthy: true, Since: 1},
 			{ID: HashService("mail")}, // A54: a count is never negative
 		},
 	}
-	r, ok := b.Report()
+	r, ok := b.Report(at(0))
 	require.True(t, ok)
 	require.Equal(t, want, r)
 
@@ -37,21 +37,21 @@ func TestOwnReport(t *testing.T) {
 	b.SetHealthy("nothing", true)
 	b.SetWeight("www", 0)
 	b.SetResources(lb.Resources{CPU: 0.5})
-	r, _ = b.Report()
+	r, _ = b.Report(at(0))
 	want.Seq, want.State, want.Resources = 2, Draining, lb.Resources{CPU: 0.5}
-	want.Services[0].Weight, want.Services[1].Healthy = 0, true
+	want.Services[0].Weight, want.Services[0].Since, want.Services[1].Healthy = 0, 0, true
 	require.Equal(t, want, r)
 
 	require.NoError(t, b.SetSelf(Self{ID: "h1", Boot: 5}))
-	r, _ = b.Report()
+	r, _ = b.Report(at(0))
 	require.Equal(t, uint64(3), r.Seq, "a new description is no new life")
 }
 
 func TestBootFromClock(t *testing.T) {
-	b := withSelf(t, BoardConfig{}, Self{ID: "h1"})
-	first, _ := b.Report()
+	b := withSelf(t, BoardConfig{Blackout: NoBlackout}, Self{ID: "h1"})
+	first, _ := b.Report(at(0))
 	require.NoError(t, b.SetSelf(Self{ID: "h1"}))
-	second, _ := b.Report()
+	second, _ := b.Report(at(0))
 	require.NotZero(t, first.Boot)
 	require.GreaterOrEqual(t, second.Boot, first.Boot)
 }
@@ -70,7 +70,7 @@ func TestWeights(t *testing.T) { // A59
 		{NoWeight, 3, 0},
 		{65535, 65535, 65535},
 	} {
-		b := withSelf(t, BoardConfig{}, Self{
+		b := withSelf(t, BoardConfig{Blackout: NoBlackout}, Self{
 			ID: "a", Weight: tt.host, Services: []OwnService{{Name: "www", Weight: tt.service}},
 		})
 		require.Equal(t, tt.want, b.Snapshot("www", at(0)).Hosts[0].Weight, "%+v", tt)
@@ -88,7 +88,7 @@ func TestSetSelfErrors(t *testing.T) {
 		`services "costarring" and "liquid" have the`: {ID: "a", Services: []OwnService{{Name: "costarring"}, {Name: "liquid"}}},
 		"Dialled: 17 addresses":                       {ID: "a", Dialled: make([]netip.Addr, 17)},
 	} {
-		b := NewBoard(BoardConfig{})
+		b := NewBoard(BoardConfig{Blackout: NoBlackout})
 		require.ErrorContains(t, b.SetSelf(self), want)
 		require.Empty(t, b.Members(at(0)), "nothing half set up")
 	}

@@ -19,13 +19,17 @@ func (b *Board) Snapshot(service string, now time.Time) *lb.Snapshot {
 	defer b.mu.Unlock()
 	id := HashService(service)
 	b.ask(id, service)
+	b.self.touch(now)
 	s := &lb.Snapshot{Self: -1}
+	pool := b.pool(id, now)
 	for _, rec := range b.hosts {
-		if said := rec.report.service(id); said != nil && b.stateAt(rec, now) != Down {
-			s.Hosts = append(s.Hosts, b.host(rec, said, now))
+		if said := rec.report.service(id); said != nil {
+			if state := b.stateIn(pool, rec, now); state != Down {
+				s.Hosts = append(s.Hosts, b.host(rec, said, pool.flags(rec.report.State, state), now))
+			}
 		}
 	}
-	if h, serves := b.self.host(id); serves {
+	if h, serves := b.self.host(id, now); serves {
 		s.Hosts = append(s.Hosts, h)
 	}
 	slices.SortFunc(s.Hosts, func(a, b lb.Host) int { return strings.Compare(a.ID, b.ID) })
@@ -49,8 +53,11 @@ func (b *Board) ask(id ServiceID, service string) {
 	}
 }
 
-func (b *Board) host(rec *record, said *ServiceReport, now time.Time) lb.Host {
+func (b *Board) host(rec *record, said *ServiceReport, f lb.Flags, now time.Time) lb.Host {
 	c := rec.live[said.ID]
+	if !said.Healthy {
+		f |= lb.Unhealthy
+	}
 	return lb.Host{
 		ID:       rec.report.ID,
 		Weight:   said.Weight,
@@ -59,23 +66,24 @@ func (b *Board) host(rec *record, said *ServiceReport, now time.Time) lb.Host {
 		Age:      age(rec.heard, now),
 		Live:     c.live,
 		LiveThen: c.then,
-		Flags:    flags(b.stateAt(rec, now), said.Healthy),
+		InFlight: said.InFlight,
+		Latency:  said.Latency,
+		Since:    rec.servingSince(said, now),
+		Flags:    f,
 	}
 }
 
-func flags(s State, healthy bool) (f lb.Flags) {
-	switch s {
-	case Draining:
-		f = lb.Draining
-	case Stale, Down:
-		f = lb.Stale
-	case Joining:
-		f = lb.Unhealthy // it does not serve yet
+// servingSince is how long the host has been taking connections: by its own word,
+// but no longer than since it came back, if this board lost sight of it.
+func (r *record) servingSince(said *ServiceReport, now time.Time) time.Duration {
+	since := said.Since
+	if since > 0 {
+		since += age(r.heard, now)
 	}
-	if !healthy {
-		f |= lb.Unhealthy
+	if back := max(age(r.since, now), 1); r.back && (since == 0 || back < since) {
+		return back
 	}
-	return f
+	return since
 }
 
 // A Member is what the board knows of one host, for those who wire hosts together
@@ -94,6 +102,10 @@ type Member struct {
 	Weight uint16
 	// Age is that of the last report, 0 for this host.
 	Age time.Duration
+	// Resources and Named are what the host said of its resources. Named is the
+	// board's: do not change it.
+	Resources lb.Resources
+	Named     []NamedResource
 	// Services lists what the host serves. It is the board's: do not change it.
 	Services []ServiceReport
 }
@@ -103,12 +115,14 @@ type Member struct {
 func (b *Board) Members(now time.Time) []Member {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.self.touch(now)
 	var list []Member
+	pools := b.pools(now)
 	for _, rec := range b.hosts {
-		list = append(list, member(&rec.report, b.stateAt(rec, now), age(rec.heard, now)))
+		list = append(list, member(&rec.report, b.stateAt(rec, pools, now), age(rec.heard, now)))
 	}
 	if b.self.set {
-		r := b.self.report()
+		r := b.self.report(now)
 		m := member(&r, r.State, 0)
 		m.Local = true
 		list = append(list, m)
@@ -120,6 +134,7 @@ func (b *Board) Members(now time.Time) []Member {
 func member(r *Report, s State, age time.Duration) Member {
 	return Member{
 		ID: r.ID, Node: r.Node, Dialled: r.Dialled, State: s,
-		Boot: r.Boot, Weight: r.Weight, Age: age, Services: r.Services,
+		Boot: r.Boot, Weight: r.Weight, Age: age,
+		Resources: r.Resources, Named: r.Named, Services: r.Services,
 	}
 }

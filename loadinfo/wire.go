@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
+	"time"
 
 	"github.com/carom-dpr/carom/lb"
 )
@@ -40,11 +42,22 @@ const (
 	fieldDialled4  = 4 // addresses of 4 bytes
 	fieldDialled6  = 5 // addresses of 16 bytes
 	fieldServices  = 6 // entries of serviceLen bytes
+	fieldWork      = 7 // entries of workLen bytes, in the order of the services
+	fieldPeriod    = 8 // milliseconds, as a quantity of 2 bytes
+	fieldNamed     = 9 // entries: length of the name, name, namedLen bytes
 )
 
 // serviceLen is the length of one service, in bytes: ID, connections, weight and
 // a byte of flags, of which the lowest says healthy.
 const serviceLen = 4 + 4 + 2 + 1
+
+// workLen is the length of the work on one service, in bytes: requests in flight,
+// latency in microseconds, milliseconds since it is served, each a quantity.
+const workLen = 2 + 2 + 2
+
+// namedLen is the length of a resource behind its name, in bytes: the used share,
+// the capacity as a quantity, the age in milliseconds as a quantity.
+const namedLen = 2 + 2 + 2
 
 // Why a datagram is not a report. Errors that ParseReport and Board.Receive
 // return match one of these.
@@ -78,21 +91,29 @@ func (r *Report) Append(b []byte, keys *Keyring) ([]byte, error) {
 
 func (r *Report) appendFields(b []byte) []byte {
 	b = appendField(b, fieldID, []byte(r.ID))
+	if r.Period > 0 {
+		b = append(b, fieldPeriod, 2)
+		b = binary.BigEndian.AppendUint16(b, encodeTime(r.Period, time.Millisecond))
+	}
 	if r.Resources != Unknown {
 		b = append(b, fieldResources, 8)
 		for _, x := range []float32{r.Resources.CPU, r.Resources.Memory, r.Resources.Disk, r.Resources.Network} {
 			b = binary.BigEndian.AppendUint16(b, encodeShare(x))
 		}
 	}
-	var services, v4, v6 []byte
-	for _, s := range r.Services {
-		services = appendService(services, s)
+	b = r.appendServices(b)
+	if len(r.Named) > 0 {
+		b = appendField(b, fieldNamed, appendNamed(nil, r.Named))
 	}
-	b = appendList(b, fieldServices, services, serviceLen)
 	if r.Node.IsValid() {
 		node := append(r.Node.Addr().Unmap().AsSlice(), byte(r.Node.Port()>>8), byte(r.Node.Port()))
 		b = appendField(b, fieldNode, node)
 	}
+	return r.appendDialled(b)
+}
+
+func (r *Report) appendDialled(b []byte) []byte {
+	var v4, v6 []byte
 	for _, a := range r.Dialled {
 		if a = a.Unmap(); a.Is4() {
 			v4 = append(v4, a.AsSlice()...)
@@ -102,6 +123,38 @@ func (r *Report) appendFields(b []byte) []byte {
 	}
 	b = appendList(b, fieldDialled4, v4, 4)
 	return appendList(b, fieldDialled6, v6, 16)
+}
+
+// appendServices appends the services, and the work on them if there is any to
+// tell of.
+func (r *Report) appendServices(b []byte) []byte {
+	var services, work []byte
+	tell := false
+	for _, s := range r.Services {
+		services, work = appendService(services, s), appendWork(work, s)
+		tell = tell || s.InFlight != 0 || s.Latency > 0 || s.Since > 0
+	}
+	b = appendList(b, fieldServices, services, serviceLen)
+	if tell {
+		b = appendList(b, fieldWork, work, workLen)
+	}
+	return b
+}
+
+func appendWork(b []byte, s ServiceReport) []byte {
+	b = binary.BigEndian.AppendUint16(b, encodeQuantity(uint64(s.InFlight)))
+	b = binary.BigEndian.AppendUint16(b, encodeTime(s.Latency, time.Microsecond))
+	return binary.BigEndian.AppendUint16(b, encodeTime(s.Since, time.Millisecond))
+}
+
+func appendNamed(b []byte, list []NamedResource) []byte {
+	for _, x := range list {
+		b = append(append(b, byte(len(x.Name))), x.Name...)
+		b = binary.BigEndian.AppendUint16(b, encodeShare(x.Used))
+		b = binary.BigEndian.AppendUint16(b, encodeQuantity(x.Capacity))
+		b = binary.BigEndian.AppendUint16(b, encodeTime(x.Age, time.Millisecond))
+	}
+	return b
 }
 
 func appendService(b []byte, s ServiceReport) []byte {
@@ -165,6 +218,7 @@ func ParseReport(b []byte, keys *Keyring) (Report, error) {
 }
 
 func (r *Report) parseFields(b []byte) error {
+	var work []byte
 	for len(b) > 0 {
 		if len(b) < 2 || len(b) < 2+int(b[1]) {
 			return fmt.Errorf("%w: a field reaches beyond the end", ErrMalformed)
@@ -173,7 +227,13 @@ func (r *Report) parseFields(b []byte) error {
 		if !r.parseField(kind, value) {
 			return fmt.Errorf("%w: field %d of %d bytes", ErrMalformed, kind, len(value))
 		}
+		if kind == fieldWork {
+			work = append(work, value...)
+		}
 		b = b[2+len(value):]
+	}
+	if !r.parseWork(work) {
+		return fmt.Errorf("%w: work of %d bytes on %d services", ErrMalformed, len(work), len(r.Services))
 	}
 	return nil
 }
@@ -206,6 +266,14 @@ func (r *Report) parseField(kind byte, v []byte) bool {
 		return r.parseDialled(v, 16)
 	case fieldServices:
 		return r.parseServices(v)
+	case fieldPeriod:
+		if len(v) != 2 {
+			return false
+		}
+		r.Period = decodeTime(binary.BigEndian.Uint16(v), time.Millisecond)
+		return true
+	case fieldNamed:
+		return r.parseNamed(v)
 	}
 	return true
 }
@@ -238,4 +306,39 @@ func (r *Report) parseServices(v []byte) bool {
 		})
 	}
 	return len(v) == 0
+}
+
+// parseWork takes the work on the services, which is told of all or of none.
+func (r *Report) parseWork(v []byte) bool {
+	if len(v) == 0 {
+		return true
+	}
+	if len(v) != workLen*len(r.Services) {
+		return false
+	}
+	for i := range r.Services {
+		s, w := &r.Services[i], v[i*workLen:]
+		s.InFlight = uint32(min(decodeQuantity(binary.BigEndian.Uint16(w)), math.MaxUint32))
+		s.Latency = decodeTime(binary.BigEndian.Uint16(w[2:]), time.Microsecond)
+		s.Since = decodeTime(binary.BigEndian.Uint16(w[4:]), time.Millisecond)
+	}
+	return true
+}
+
+func (r *Report) parseNamed(v []byte) bool {
+	for len(v) > 0 {
+		name := 1 + int(v[0])
+		if len(v) < name+namedLen {
+			return false
+		}
+		x := v[name:]
+		r.Named = append(r.Named, NamedResource{
+			Name:     string(v[1:name]),
+			Used:     decodeShare(binary.BigEndian.Uint16(x)),
+			Capacity: decodeQuantity(binary.BigEndian.Uint16(x[2:])),
+			Age:      decodeTime(binary.BigEndian.Uint16(x[4:]), time.Millisecond),
+		})
+		v = x[namedLen:]
+	}
+	return true
 }

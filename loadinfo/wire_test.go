@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -46,13 +47,21 @@ func small() Report {
 func large() Report {
 	r := Report{
 		ID: strings.Repeat("x", MaxID), Boot: math.MaxUint64, Seq: math.MaxUint64, Weight: math.MaxUint16,
-		State: Draining, Node: netip.MustParseAddrPort("[2001:db8::1]:65535"),
+		State: Draining, Node: netip.MustParseAddrPort("[2001:db8::1]:65535"), Period: time.Second,
 	}
 	for i := range MaxDialled {
 		r.Dialled = append(r.Dialled, netip.AddrFrom16([16]byte{0x20, 1, 15: byte(i)}))
 	}
 	for i := range MaxServices {
-		r.Services = append(r.Services, ServiceReport{ID: ServiceID(i), Conns: math.MaxUint32, Weight: uint16(i)})
+		r.Services = append(r.Services, ServiceReport{
+			ID: ServiceID(i), Conns: math.MaxUint32, Weight: uint16(i),
+			InFlight: 2047 << 20, Latency: 2000 * time.Microsecond, Since: 2047 << 31 * time.Millisecond,
+		})
+	}
+	for i := range MaxNamed {
+		r.Named = append(r.Named, NamedResource{
+			Name: strings.Repeat(string(rune('a'+i)), MaxResourceName), Used: -1, Capacity: 2047 << 31, Age: time.Second,
+		})
 	}
 	return r
 }
@@ -63,8 +72,13 @@ func reports() map[string]Report {
 	two.State = Joining
 	two.Dialled = []netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::2")}
 	two.Services = append(two.Services, ServiceReport{ID: 7})
+	busy := small()
+	busy.ID, busy.Period = "web-0001", DefaultPeriod
+	busy.Services[0].InFlight, busy.Services[0].Latency, busy.Services[0].Since = 9, 1024*time.Microsecond, time.Second
+	named := two
+	named.Named = []NamedResource{{Name: "accept queue", Used: 1, Capacity: 4096}, {Name: "é", Age: 2 * time.Second}}
 	return map[string]Report{
-		"small": small(), "large": large(), "two services": two,
+		"small": small(), "large": large(), "two services": two, "busy": busy, "named": named,
 		"least": {ID: "a", Resources: Unknown},
 	}
 }
@@ -87,6 +101,7 @@ func TestRoundTrip(t *testing.T) {
 
 func TestSmallReportIsSmall(t *testing.T) {
 	require.LessOrEqual(t, len(encode(t, small(), nil))-crcLen, 64)
+	require.LessOrEqual(t, len(encode(t, reports()["busy"], nil))-crcLen, 64, "as a board makes it")
 }
 
 // The format is a contract between releases: these bytes must not change.
@@ -251,6 +266,17 @@ func TestFields(t *testing.T) {
 		{"services", list(fieldServices, MaxServices, serviceLen), true},
 		{"services too many", list(fieldServices, MaxServices+1, serviceLen), false},
 		{"service cut", with(fieldServices, 3, 1, 2, 3), false},
+		{"work", append(list(fieldServices, 2, serviceLen), appendField(nil, fieldWork, make([]byte, 2*workLen))...), true},
+		{"work before the services", append(appendField(nil, fieldWork, make([]byte, workLen)), list(fieldServices, 1, serviceLen)...), true},
+		{"work on fewer services", append(list(fieldServices, 2, serviceLen), appendField(nil, fieldWork, make([]byte, workLen))...), false},
+		{"work on none", with(fieldWork, 6, 0, 0, 0, 0, 0, 0), false},
+		{"work cut", append(list(fieldServices, 1, serviceLen), fieldWork, 5, 0, 0, 0, 0, 0), false},
+		{"period", with(fieldPeriod, 2, 255, 255), true},
+		{"period cut", with(fieldPeriod, 1, 255), false},
+		{"named", with(fieldNamed, 8, 1, 'q', 0, 0, 255, 255, 255, 255), true},
+		{"named cut", with(fieldNamed, 7, 1, 'q', 0, 0, 255, 255, 255), false},
+		{"named without a name", with(fieldNamed, 7, 0, 0, 0, 0, 0, 0, 0), false},
+		{"named twice", with(fieldNamed, 16, 1, 'q', 0, 0, 0, 0, 0, 0, 1, 'q', 0, 0, 0, 0, 0, 0), false},
 		{"service twice", append(list(fieldServices, 1, serviceLen), list(fieldServices, 1, serviceLen)[3:]...), false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -292,14 +318,16 @@ func TestHeader(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	for want, change := range map[string]func(r *Report){
-		"ID":       func(r *Report) { r.ID = "" },
-		"ID ":      func(r *Report) { r.ID = strings.Repeat("x", MaxID+1) },
-		"State":    func(r *Report) { r.State = Down },
-		"Node":     func(r *Report) { r.Node = netip.MustParseAddrPort("[fe80::1%eth0]:1") },
-		"Dialled":  func(r *Report) { r.Dialled = []netip.Addr{netip.MustParseAddr("fe80::1%eth0")} },
-		"Dialled:": func(r *Report) { r.Dialled = make([]netip.Addr, MaxDialled+1) },
-		"Services": func(r *Report) { r.Services = make([]ServiceReport, MaxServices+1) },
-		"twice":    func(r *Report) { r.Services = make([]ServiceReport, 2) },
+		"ID":          func(r *Report) { r.ID = "" },
+		"ID ":         func(r *Report) { r.ID = strings.Repeat("x", MaxID+1) },
+		"State":       func(r *Report) { r.State = Down },
+		"Node":        func(r *Report) { r.Node = netip.MustParseAddrPort("[fe80::1%eth0]:1") },
+		"Dialled":     func(r *Report) { r.Dialled = []netip.Addr{netip.MustParseAddr("fe80::1%eth0")} },
+		"Dialled:":    func(r *Report) { r.Dialled = make([]netip.Addr, MaxDialled+1) },
+		"Services":    func(r *Report) { r.Services = make([]ServiceReport, MaxServices+1) },
+		"Named:":      func(r *Report) { r.Named = make([]NamedResource, MaxNamed+1) },
+		"Named: \"\"": func(r *Report) { r.Named = make([]NamedResource, 1) },
+		"twice":       func(r *Report) { r.Services = make([]ServiceReport, 2) },
 	} {
 		r := small()
 		change(&r)
@@ -319,6 +347,24 @@ func TestShares(t *testing.T) {
 		x := float32(i) / 100
 		require.InDelta(t, x, decodeShare(encodeShare(x)), 1./fullShare)
 	}
+}
+
+func TestQuantities(t *testing.T) {
+	for _, x := range []uint64{0, 1, 2, 2046, 2047, 2048, 4094, 4096, 1 << 20, 2047 << 31} {
+		require.Equal(t, x, decodeQuantity(encodeQuantity(x)))
+	}
+	for _, x := range []uint64{2049, 4095, 65535, 1e6 + 1, 1e9 + 1, 1e12 + 1} {
+		require.InEpsilon(t, x, decodeQuantity(encodeQuantity(x)), 1./2048, x)
+	}
+	for _, x := range []uint64{2048 << 31, 1 << 63, math.MaxUint64} {
+		require.Equal(t, uint64(2047<<31), decodeQuantity(encodeQuantity(x)), "cut")
+	}
+	for n := range math.MaxUint16 + 1 { // what was read can be said again
+		x := decodeQuantity(uint16(n))
+		require.Equal(t, x, decodeQuantity(encodeQuantity(x)))
+	}
+	require.Equal(t, time.Millisecond, decodeTime(encodeTime(1, time.Millisecond), time.Millisecond), "known stays known")
+	require.Zero(t, encodeTime(-time.Second, time.Millisecond))
 }
 
 // FuzzParseReport gives any fields a right length and tag, for a fuzzer does not

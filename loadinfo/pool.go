@@ -1,0 +1,149 @@
+package loadinfo
+
+import (
+	"time"
+
+	"github.com/carom-dpr/carom/lb"
+)
+
+// pool counts the hosts that serve one service and would take connections, this
+// host among them, by whether they are heard. It is what keeps a bad network from
+// emptying the cluster: silence is a host's fault only while most are heard.
+type pool struct {
+	heard  int // heard of late
+	silent int // stale, and not dead
+	fresh  int // in blackout
+}
+
+// doubt says that so many hosts fell silent at once that the network is to blame.
+// Silent hosts then stay eligible: to give their share to the few that are heard
+// would overload those, and most of the silent ones serve.
+func (p pool) doubt() bool { return p.silent > p.heard }
+
+// empty says that neither a host that is heard nor a silent one is left.
+func (p pool) empty() bool { return p.heard+p.silent == 0 }
+
+// flags says what a host's word and its state mean for new connections.
+func (p pool) flags(word, state State) (f lb.Flags) {
+	if word == Draining {
+		f = lb.Draining
+	}
+	if word == Joining || state == Joining {
+		f |= lb.Unhealthy // it does not serve yet
+	}
+	if state == Stale && !p.doubt() && !p.empty() {
+		f |= lb.Stale
+	}
+	return f
+}
+
+// pool counts the hosts of one service.
+func (b *Board) pool(id ServiceID, now time.Time) (p pool) {
+	for _, rec := range b.hosts {
+		if s := rec.report.service(id); s != nil {
+			p.add(b, rec, s, now)
+		}
+	}
+	if s := b.self.service(id); s != nil && !s.since.IsZero() {
+		p.heard++
+	}
+	return p
+}
+
+// pools counts those of all.
+func (b *Board) pools(now time.Time) map[ServiceID]pool {
+	pools := make(map[ServiceID]pool, len(b.services))
+	for _, rec := range b.hosts {
+		for i := range rec.report.Services {
+			s := &rec.report.Services[i]
+			p := pools[s.ID]
+			p.add(b, rec, s, now)
+			pools[s.ID] = p
+		}
+	}
+	for i := range b.self.services {
+		if s := &b.self.services[i]; !s.since.IsZero() {
+			p := pools[s.id]
+			p.heard++
+			pools[s.id] = p
+		}
+	}
+	return pools
+}
+
+func (p *pool) add(b *Board, rec *record, s *ServiceReport, now time.Time) {
+	if rec.report.State != Up || !s.Healthy || s.Weight == 0 {
+		return
+	}
+	switch b.silence(rec, now) {
+	case Up:
+		p.heard++
+	case Stale:
+		p.silent++
+	case Joining:
+		p.fresh++
+	}
+}
+
+// patience is how many times the board's own silences it grants a host, whose
+// period may be longer than its own. What a host says cannot keep it from being
+// forgotten.
+func (b *Board) patience(rec *record) float64 {
+	most := float64(b.cfg.ForgetAfter) / float64(b.cfg.DownAfter)
+	return min(max(float64(rec.report.Period)/float64(b.cfg.Period), 1), most)
+}
+
+// silence judges a host by its silence alone: Up, Joining while it is in blackout,
+// Stale or Down. In blackout there is no second chance: who falls silent in it is
+// Down, and who came back from silence is Down until it is over.
+func (b *Board) silence(rec *record, now time.Time) State {
+	patience := b.patience(rec)
+	below := func(d, limit time.Duration) bool { return float64(d) < patience*float64(limit) }
+	blackout := b.cfg.Blackout > 0 && below(rec.heard.Sub(rec.since), b.cfg.Blackout)
+	stale := !below(age(rec.heard, now), b.cfg.StaleAfter)
+	switch {
+	case b.dead(rec, now), blackout && (rec.back || stale):
+		return Down
+	case blackout:
+		return Joining
+	case stale:
+		return Stale
+	}
+	return Up
+}
+
+// dead reports whether the host has been silent for so long, or was said to be
+// dead, that others may have its name and address.
+func (b *Board) dead(rec *record, now time.Time) bool {
+	return !rec.failed.IsZero() || float64(age(rec.heard, now)) >= b.patience(rec)*float64(b.cfg.DownAfter)
+}
+
+// stateIn is a host's state as far as one service is concerned: its own word,
+// unless its silence says otherwise. Where nobody else is left, a host that would
+// be in blackout is up, and where not even that is, those that are down are only
+// stale: they may be dead, but there is none that is not.
+func (b *Board) stateIn(p pool, rec *record, now time.Time) State {
+	silence, word := b.silence(rec, now), rec.report.State
+	switch {
+	case silence == Joining && p.empty(), silence == Up:
+		return word
+	case silence == Joining:
+		return max(word, Joining)
+	case silence == Down && p.empty() && p.fresh == 0 && word == Up:
+		return Stale
+	}
+	return silence
+}
+
+// stateAt is a host's state altogether: the best that it has in any service.
+func (b *Board) stateAt(rec *record, pools map[ServiceID]pool, now time.Time) State {
+	const none = Down + 1
+	state := none
+	for i := range rec.report.Services {
+		state = min(state, b.stateIn(pools[rec.report.Services[i].ID], rec, now))
+	}
+	if state == none {
+		return b.stateIn(pool{heard: 1}, rec, now)
+	}
+	return state
+}
