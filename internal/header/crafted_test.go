@@ -40,6 +40,7 @@ func crafted() map[string]sample {
 		"syn with ecn":   {dprtest.TCP(from4, to4, options{Flags: dprtest.SYN | dprtest.ECE | dprtest.CWR, TOS: 2}), header.OK},
 		"syn with data":  {dprtest.TCP(from4, to4, options{Flags: dprtest.SYN, TCPOptions: unhex("22 0a 0102030405060708"), Payload: []byte("GET /")}), header.OK},
 		"urgent byte":    {with(dprtest.TCP(from4, to4, options{Flags: dprtest.ACK | dprtest.URG, Payload: []byte("!")}), 38, 0, 1), header.OK},
+		"zero window":    {with(dprtest.TCP(from4, to4, options{Flags: dprtest.ACK}), 34, 0, 0), header.OK},
 		"rst with data":  {dprtest.TCP(from4, to4, options{Flags: dprtest.RST | dprtest.ACK, Payload: []byte("go away")}), header.OK},
 		"wrong checksum": {dprtest.TCP(from4, to4, options{Flags: dprtest.SYN, Checksum: dprtest.Wrong}), header.OK},
 		"partial sum":    {dprtest.TCP(from4, to4, options{Flags: dprtest.ACK, Checksum: dprtest.Partial, Payload: make([]byte, 7252)}), header.OK},
