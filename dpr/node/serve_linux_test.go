@@ -37,10 +37,14 @@ func stream(size int64) io.Reader {
 	return io.LimitReader(rand.NewChaCha8([32]byte{1, 2, 3}), size)
 }
 
-// server counts the connections that it has accepted.
+// A server serves a port of a host.
 type server struct {
+	listener net.Listener
 	accepted atomic.Int64
-	close    func()
+	wg       sync.WaitGroup
+
+	mu    sync.Mutex
+	conns map[net.Conn]bool // those that are open
 }
 
 // serve starts a server on a TCP port of all the host's addresses, until the test
@@ -53,28 +57,41 @@ func (h *host) serve(t *testing.T, port uint16) *server {
 	}
 	ln, err := h.Listen("tcp", netip.AddrPortFrom(any, port).String())
 	require.NoError(t, err)
-	s := new(server)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			s.accepted.Add(1)
-			wg.Go(func() {
-				defer c.Close()
-				_ = c.SetDeadline(time.Now().Add(limit))
-				_ = answer(c, h.Name())
-			})
-		}
-	})
-	s.close = sync.OnceFunc(func() {
-		ln.Close()
-		wg.Wait()
-	})
+	s := &server{listener: ln, conns: make(map[net.Conn]bool)}
+	s.wg.Go(func() { s.run(h.Name()) })
 	t.Cleanup(s.close)
 	return s
+}
+
+func (s *server) run(name string) {
+	for {
+		c, err := s.listener.Accept()
+		if err != nil {
+			return
+		}
+		s.accepted.Add(1)
+		s.mu.Lock()
+		s.conns[c] = true
+		s.mu.Unlock()
+		s.wg.Go(func() {
+			_ = answer(c, name)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			delete(s.conns, c)
+			c.Close()
+		})
+	}
+}
+
+// close ends the server and its connections.
+func (s *server) close() {
+	s.listener.Close()
+	s.mu.Lock()
+	for c := range s.conns {
+		c.Close()
+	}
+	s.mu.Unlock()
+	s.wg.Wait()
 }
 
 // answer serves one connection until its client ends it.
