@@ -36,7 +36,7 @@ type load struct {
 
 // requestTimeout is far above any latency that a working cluster shows, so that a
 // request that hangs is told from one that is slow.
-const requestTimeout = 10 * time.Second
+const requestTimeout = 30 * time.Second
 
 // prepare makes room for the counts; call it before anything else.
 func (l *load) prepare() { l.dialled = make([]atomic.Int64, len(l.targets)) }

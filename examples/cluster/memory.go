@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -11,6 +12,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	gvisorlog "gvisor.dev/gvisor/pkg/log"
 
 	"github.com/carom-dpr/carom/dpr"
 	"github.com/carom-dpr/carom/dpr/dprtest"
@@ -55,6 +58,7 @@ const mtu = 1500
 var perfectLink = dprtest.Link{MTU: mtu, Queue: 4096}
 
 func newMemoryCluster(ctx context.Context, o options) (cluster, error) {
+	gvisorlog.SetTarget(gvisorlog.GoogleEmitter{Writer: &gvisorlog.Writer{Next: io.Discard}}) // it reports lost handshakes
 	ctx, cancel := context.WithCancel(ctx)
 	c := &memoryCluster{o: o, network: dprtest.NewNetwork(1), cancel: cancel}
 	if err := c.build(ctx); err != nil {
