@@ -51,7 +51,7 @@ func New(cfg Config) (*Engine, error) {
 	}
 	e.errors.interval = time.Second / time.Duration(cfg.ErrorsPerSecond)
 	e.view.Store(&view{peers: make([]peer, 1)})
-	e.jobs.New = func() any { return &batch{engine: e} }
+	e.jobs.New = e.newBatch
 	if err := e.SetServices(cfg.Services); err != nil {
 		return nil, err
 	}
@@ -145,38 +145,87 @@ type batch struct {
 	millis uint32
 	count  [numCounters]uint32
 	jobs   [maxBatch]job
+	lanes  []lane   // by shard of the flow table
+	busy   []uint16 // the shards whose lanes are not empty
 }
 
-// A job is a packet between its two passes.
+// A job is a packet between its passes.
 type job struct {
 	hdr     header.Packet
 	service *service // nil: the verdict is there already
 	key     flowtable.Key
 	hash    uint64
+	next    uint8  // of the jobs of one shard, plus 1
 	peer    PeerID // of an extra packet: where it goes
 }
 
-// run parses, hashes and touches all packets before it looks up any: the cache
-// misses of a large table then overlap.
+// A lane queues the jobs of one shard: the numbers of its first and last job, plus 1.
+type lane struct{ first, last uint8 }
+
+func (e *Engine) newBatch() any {
+	return &batch{
+		engine: e,
+		lanes:  make([]lane, e.table.Shards()),
+		busy:   make([]uint16, 0, maxBatch),
+	}
+}
+
+// run takes a batch in three passes. The first parses and hashes all packets and
+// touches their buckets, the second touches the entries, so that the cache misses of
+// a large table overlap instead of following one another. The third decides, under
+// one lock for all packets of a shard.
 func (b *batch) run(pkts []Packet) {
+	fragments := false
 	for i := range pkts {
 		p, j := &pkts[i], &b.jobs[i]
 		b.classify(p, j)
 		if j.service != nil {
 			j.hash = b.engine.table.Hash(&j.key)
 			b.engine.table.Touch(j.hash)
+			b.queue(i)
+			fragments = fragments || j.hdr.Fragment
 		}
 	}
 	for i := range pkts {
-		p, j := &pkts[i], &b.jobs[i]
-		if j.service != nil {
-			b.decide(p, j)
-			if j.hdr.Fragment {
-				b.firstFragment(p, &j.hdr, j.key.Addr)
-			}
+		if j := &b.jobs[i]; j.service != nil {
+			b.engine.table.TouchEntry(j.hash)
 		}
-		b.count[p.Verdict]++
 	}
+	b.decideAll(pkts)
+	for i := range pkts {
+		if j := &b.jobs[i]; fragments && j.service != nil && j.hdr.Fragment {
+			b.firstFragment(&pkts[i], &j.hdr, j.key.Addr)
+		}
+		b.count[pkts[i].Verdict]++
+	}
+}
+
+// queue puts the i-th job at the end of its shard's lane.
+func (b *batch) queue(i int) {
+	shard := b.engine.table.ShardOf(b.jobs[i].hash)
+	l := &b.lanes[shard]
+	b.jobs[i].next = 0
+	if l.first == 0 {
+		l.first = uint8(i + 1)
+		b.busy = append(b.busy, uint16(shard))
+	} else {
+		b.jobs[l.last-1].next = uint8(i + 1)
+	}
+	l.last = uint8(i + 1)
+}
+
+// decideAll empties all lanes.
+func (b *batch) decideAll(pkts []Packet) {
+	for _, n := range b.busy {
+		l := &b.lanes[n]
+		shard := b.engine.table.Lock(b.jobs[l.first-1].hash)
+		for i := l.first; i != 0; i = b.jobs[i-1].next {
+			b.decide(&pkts[i-1], &b.jobs[i-1], shard)
+		}
+		shard.Unlock()
+		*l = lane{}
+	}
+	b.busy = b.busy[:0]
 }
 
 // classify gives packets that need no flow their verdict, and others their
@@ -294,10 +343,8 @@ func opens(h *header.Packet) bool {
 	return h.Proto == header.ProtoTCP && h.TCPFlags&(header.SYN|header.ACK) == header.SYN
 }
 
-// decide looks the flow up and gives the packet its verdict.
-func (b *batch) decide(p *Packet, j *job) {
-	shard := b.engine.table.Lock(j.hash)
-	defer shard.Unlock()
+// decide looks the flow up, in its locked shard, and gives the packet its verdict.
+func (b *batch) decide(p *Packet, j *job, shard *flowtable.Shard) {
 	entry := shard.Lookup(&j.key, j.hash)
 	if p.Peer != 0 {
 		b.served(p, j, shard, entry)

@@ -37,7 +37,29 @@ type view struct {
 
 // A portMap gives for each port the services that have it: usually one, several
 // when they differ by address.
-type portMap map[uint16][]*service
+type portMap struct {
+	index []uint16     // by port: a number in lists, 0 for none; nil if there are no ports
+	lists [][]*service // the first is empty
+}
+
+func (m *portMap) add(port uint16, s *service) {
+	if m.index == nil {
+		m.index, m.lists = make([]uint16, 1<<16), make([][]*service, 1)
+	}
+	list := m.lists[m.index[port]]
+	m.index[port] = m.number(append(list[:len(list):len(list)], s))
+}
+
+// number returns the number of the list; services with port ranges share lists.
+func (m *portMap) number(list []*service) uint16 {
+	for n, have := range m.lists {
+		if slices.Equal(have, list) {
+			return uint16(n)
+		}
+	}
+	m.lists = append(m.lists, list)
+	return uint16(len(m.lists) - 1)
+}
 
 type service struct {
 	Service
@@ -102,7 +124,11 @@ func protoIndex(p Proto) int {
 }
 
 func (v *view) lookup(proto Proto, dst *[16]byte, port uint16) (s *service, addr uint16) {
-	for _, s := range v.ports[protoIndex(proto)][port] {
+	m := &v.ports[protoIndex(proto)]
+	if m.index == nil {
+		return nil, 0
+	}
+	for _, s := range m.lists[m.index[port]] {
 		if addr, ok := s.addrs.index(dst); ok {
 			return s, addr
 		}
@@ -178,7 +204,7 @@ func (e *Engine) SetServices(services []Service) error {
 	next := *e.view.Load()
 	next.peers = slices.Clone(next.peers) // growCounters writes to them
 	next.services = make([]*service, len(next.services), len(next.services)+len(services))
-	next.ports = [2]portMap{{}, {}}
+	next.ports = [2]portMap{}
 	for _, s := range services {
 		if err := e.addService(&next, s); err != nil {
 			return err
@@ -210,9 +236,8 @@ func (e *Engine) addService(v *view, s Service) error {
 		return err
 	}
 	v.services[index] = next
-	ports := v.ports[protoIndex(s.Proto)]
 	for p := int(s.Port); p <= int(s.last()); p++ {
-		ports[uint16(p)] = append(ports[uint16(p)], next)
+		v.ports[protoIndex(s.Proto)].add(uint16(p), next)
 	}
 	return nil
 }
