@@ -13,7 +13,11 @@ import (
 	"github.com/carom-dpr/carom/loadinfo"
 )
 
-// A Service is something that this host and its peers serve.
+// A Service is something that this host and its peers serve. Its server listens on
+// the wildcard address, since connections that peers hand over keep the address
+// that was dialled. A UDP server also has to answer from the address that it was
+// asked at: with IP_PKTINFO (RFC 3542's IPV6_PKTINFO), and over IPv6 on a socket
+// with IPV6_FREEBIND.
 type Service struct {
 	// Name is the service's name, the same on all hosts. Required.
 	Name string
