@@ -539,6 +539,9 @@ func TestConfigErrors(t *testing.T) {
 }
 
 func TestProcessAllocatesNothing(t *testing.T) {
+	if raceDetector {
+		t.Skip("sync.Pool allocates at random under the race detector")
+	}
 	b := newBench(t, dpr.Config{TrackLocal: true})
 	const n = 32
 	pkts := dpr.NewPackets(n, 2048)

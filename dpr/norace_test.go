@@ -1,0 +1,5 @@
+//go:build !race
+
+package dpr_test
+
+const raceDetector = false
