@@ -29,7 +29,8 @@ type Affinity struct {
 	// Threshold is what leaving the first candidate must gain, in connections: it
 	// needs another one with more than Threshold fewer. Negative values count as 0.
 	Threshold int
-	// Points is that of [Ring]. 0 means 100.
+	// Points is that of [Ring]. 0 means 32: the choice evens out what is left, and
+	// with fewer points more of the ring stays in the processor's cache.
 	Points int
 	// By is what a connection's key is. Default ByConn.
 	By Key
@@ -37,9 +38,11 @@ type Affinity struct {
 	kept kept[*ring]
 }
 
+const affinityPoints = 32
+
 // Build implements [Policy].
 func (p *Affinity) Build(s *Snapshot) Picker {
-	points, m := pointsOr(p.Points, ringPoints), membersOf(s)
+	points, m := pointsOr(p.Points, affinityPoints), membersOf(s)
 	r := p.kept.get(m, func(m members) *ring { return newRing(m, points) })
 	d := p.D
 	if d <= 0 {

@@ -16,7 +16,7 @@ func slowAffinity(s *Snapshot, d, threshold int, key uint64) (first int, lighter
 		host, ahead, p := -1, uint64(0), points.next()
 		for i, h := range s.Hosts {
 			n := numbers(h.ID)
-			for range 100 {
+			for range affinityPoints {
 				way := n.next() - p
 				if h.Eligible() && !slices.Contains(of, i) && (host < 0 || way < ahead) {
 					host, ahead = i, way

@@ -411,13 +411,22 @@ func TestPickDoesNotAllocate(t *testing.T) {
 	}
 }
 
+// BenchmarkPick shows what a pick costs and how that grows with the hosts: policies
+// that compare a few do not depend on how many there are.
 func BenchmarkPick(b *testing.B) {
-	for _, n := range []int{10, 100, 1000} {
+	specs := append(Names(), "power-of-d:d=8", "geometric:space=torus", "geometric:points=100",
+		"stale-load:rule=aggressive", "stale-load:k=2", "resource:d=0", "p2c:slow-start=1m")
+	for _, n := range []int{10, 100, 1000, 10_000} {
 		s, rnd := table(0, make([]uint32, n)...), seeded(11)
+		s.Taken = time.Hour
 		for i := range s.Hosts {
-			s.Hosts[i].Conns, s.Hosts[i].Live = uint32(rnd.IntN(50)), new(atomic.Int32)
+			h := &s.Hosts[i]
+			h.Conns, h.Live = uint32(rnd.IntN(50)), new(atomic.Int32)
+			h.InFlight, h.Latency = uint32(rnd.IntN(50)), time.Duration(rnd.IntN(50))*time.Millisecond
+			h.Load.CPU, h.Age = rnd.Float32(), 250*time.Millisecond
 		}
-		for _, spec := range Names() {
+		s.Hosts[n/2].Since = 20 * time.Second
+		for _, spec := range specs {
 			p, err := Parse(spec)
 			require.NoError(b, err)
 			b.Run(fmt.Sprintf("%s/n=%d", spec, n), func(b *testing.B) {
@@ -426,9 +435,33 @@ func BenchmarkPick(b *testing.B) {
 				f := Flow{}
 				for b.Loop() {
 					f.Conn++
-					picker.Pick(f, 0)
+					picker.Pick(f, s.Taken)
 				}
 			})
+		}
+	}
+}
+
+// BenchmarkBuild shows what a snapshot costs whose loads alone have changed, and
+// one whose members have.
+func BenchmarkBuild(b *testing.B) {
+	for _, n := range []int{10, 1000, 10_000} {
+		s := crowd(n)
+		for _, spec := range append(Names(), "geometric:space=torus") {
+			for _, what := range []string{"loads", "members"} {
+				b.Run(fmt.Sprintf("%s/%s/n=%d", spec, what, n), func(b *testing.B) {
+					p, err := Parse(spec)
+					require.NoError(b, err)
+					p.Build(s)
+					for b.Loop() {
+						if what == "members" {
+							s.Hosts[0].Weight ^= 1
+							s.Hosts[1].Flags ^= Stale
+						}
+						p.Build(s)
+					}
+				})
+			}
 		}
 	}
 }

@@ -49,7 +49,7 @@ var policies = []struct {
 	{"affinity", func(p *params) Policy {
 		return &Affinity{
 			D: p.integer("d", 2, 1, MaxD), Threshold: threshold(p),
-			Points: points(p, ringPoints), By: by(p),
+			Points: points(p, affinityPoints), By: by(p),
 		}
 	}},
 	{"stale-load", staleLoadOf},

@@ -32,7 +32,7 @@ func TestParse(t *testing.T) {
 			Space: OnTorus, Ties: ToAny, D: 4, Points: 9, By: ByClient,
 		},
 		"geometric:ties=left":              &Geometric{D: 2, Points: 1, Ties: ToLeft},
-		"affinity:d=3,threshold=2":         &Affinity{D: 3, Threshold: 2, Points: 100},
+		"affinity:d=3,threshold=2":         &Affinity{D: 3, Threshold: 2, Points: 32},
 		"stale-load":                       StaleLoad{Service: time.Second, Load: 1, Period: 500 * time.Millisecond},
 		"stale-load:rule=aged,k=3,load=.9": StaleLoad{Rule: AgedLI, K: 3, Service: time.Second, Load: .9, Period: 500 * time.Millisecond},
 		"stale-load:rule=aggressive,service=20ms,period=1s": StaleLoad{

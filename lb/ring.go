@@ -53,8 +53,9 @@ func pointsOr(points, def int) int {
 
 // ring is a circle of 2^64 places, with points sorted by place. As points are
 // spread evenly, a key's successor is found by its high bits: first has for each
-// of as many buckets as there are points, or up to twice that, the first point in
-// or after it.
+// of at least as many buckets as there are points the first point in or after it.
+// Four times as many spare most keys a second look, as long as they fit a cache
+// (2^16 of them have 256 KiB).
 type ring struct {
 	points []point
 	first  []int32
@@ -88,6 +89,7 @@ func pointsOf(weight, heaviest uint16, points int) int {
 
 func (r *ring) index() {
 	width := bits.Len(uint(len(r.points)))
+	width = max(width, min(width+2, 16))
 	r.shift = 64 - width
 	r.first = make([]int32, 1<<width)
 	at := int32(0)

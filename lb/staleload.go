@@ -79,8 +79,9 @@ func (p StaleLoad) Build(s *Snapshot) Picker {
 		period: p.Period, rate: p.Load / float64(p.Service),
 	}
 	for _, i := range all {
-		q.mean += float64(s.Hosts[i].Weight) / float64(len(all))
+		q.mean += float64(s.Hosts[i].Weight)
 	}
+	q.mean /= float64(len(all))
 	if p.K > 0 && p.K < len(all) {
 		q.k = min(p.K, MaxD)
 		return q
@@ -89,9 +90,13 @@ func (p StaleLoad) Build(s *Snapshot) Picker {
 	if p.Rule == AggressiveLI {
 		return q
 	}
+	if len(all) == 0 {
+		return stay{}
+	}
 	shares, who := make([]float64, len(all)), make([]int32, len(all))
+	q.shares(q.levels, 0, shares)
 	for k := range q.levels {
-		shares[k], who[k] = q.share(q.levels, k, 0), q.levels[k].host
+		who[k] = q.levels[k].host
 	}
 	return &random{newAlias(who, shares), s.Self}
 }
@@ -150,9 +155,9 @@ func (p *staleLoad) Pick(f Flow, now time.Duration) Choice {
 func (p *staleLoad) draw(l levels, since time.Duration, d *draws) int {
 	var shares [MaxD]float64
 	sum := 0.0
-	for k := range l {
-		shares[k] = p.share(l, k, since)
-		sum += shares[k]
+	p.shares(l, since, shares[:len(l)])
+	for _, share := range shares[:len(l)] {
+		sum += share
 	}
 	x := d.unit() * sum
 	for k := range l {
@@ -163,14 +168,18 @@ func (p *staleLoad) draw(l levels, since time.Duration, d *draws) int {
 	return int(l[0].host)
 }
 
-// share is the part of the connections that the k-th host is to have, before they
+// shares sets the part of the connections that each host is to have, before they
 // are made to add up to 1.
-func (p *staleLoad) share(l levels, k int, since time.Duration) float64 {
-	over := p.period
-	if p.rule == AgedLI {
-		over = p.hosts[l[k].host].Age + since
+func (p *staleLoad) shares(l levels, since time.Duration, shares []float64) {
+	conns := p.arrivals(l, p.period)
+	surface := l.surface(conns)
+	for k := range l {
+		if p.rule == AgedLI {
+			conns = p.arrivals(l, p.hosts[l[k].host].Age+since)
+			surface = l.surface(conns)
+		}
+		shares[k] = l.share(k, conns, surface)
 	}
-	return l.share(k, p.arrivals(l, over))
 }
 
 // arrivals is the number of connections that come to the hosts of l in a time.
@@ -204,6 +213,11 @@ func (l levels) sort() {
 	slices.SortFunc(l, func(a, b level) int {
 		return cmp.Or(cmp.Compare(a.load*b.capacity, b.load*a.capacity), cmp.Compare(a.host, b.host))
 	})
+	l.sum()
+}
+
+// sum sets the sums.
+func (l levels) sum() {
 	loads, capacities := 0.0, 0.0
 	for k := range l {
 		v := &l[k]
@@ -223,16 +237,24 @@ func (l levels) reach(conns float64) int {
 // nothing to divide.
 const fewest = 1e-3
 
-// share is the part of conns that goes to the k-th host.
-func (l levels) share(k int, conns float64) float64 {
+// surface is the level that the hosts which get wet have at the end.
+func (l levels) surface(conns float64) float64 {
 	conns = max(conns, fewest)
 	last := &l[l.reach(conns)-1]
-	level := (last.loads + conns) / last.capacities
-	return max(level*l[k].capacity-l[k].load, 0) / conns
+	return (last.loads + conns) / last.capacities
+}
+
+// share is the part of conns that goes to the k-th host.
+func (l levels) share(k int, conns, surface float64) float64 {
+	return max(surface*l[k].capacity-l[k].load, 0) / max(conns, fewest)
 }
 
 // among returns one of the first m hosts by their capacities; x is from 0 to 1.
 func (l levels) among(m int, x float64) int {
+	k := int(x * float64(m)) // right if capacities are equal
 	x *= l[m-1].capacities
-	return int(l[sort.Search(m-1, func(k int) bool { return l[k].capacities > x })].host)
+	if l[k].capacities <= x || k > 0 && l[k-1].capacities > x {
+		k = sort.Search(m-1, func(k int) bool { return l[k].capacities > x })
+	}
+	return int(l[k].host)
 }

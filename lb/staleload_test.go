@@ -40,7 +40,7 @@ func TestStaleLoadShares(t *testing.T) {
 			l := boardOf(tt.loads...)
 			require.Equal(t, tt.reach, l.reach(tt.conns))
 			for k, want := range tt.want {
-				require.InDelta(t, want, l.share(k, tt.conns), 1e-6)
+				require.InDelta(t, want, l.share(k, tt.conns, l.surface(tt.conns)), 1e-6)
 			}
 		})
 	}

@@ -1,19 +1,32 @@
 package lb
 
-import "math"
+import (
+	"math"
+	"math/bits"
+	"slices"
+)
 
 // torus finds the nearest of many sites on a square of 2^32 by 2^32 whose opposite
 // sides meet. Coordinates are whole numbers, so all choosers agree whatever their
-// processor, and differences wrap round by themselves. Sites are kept in the order
-// of a grid of cells that hold about one each, row by row, so that neighbours in a
-// row are neighbours in memory.
+// processor, and differences wrap round by themselves. A grid of several cells
+// per site lists for each cell the few sites that can be nearest to a point in it.
 type torus struct {
+	// sites are in the order of the cells that they are in, row by row, so that
+	// neighbours in a row are neighbours in memory.
 	sites []spot
 	first []int32 // of a cell: its first site; one more at the end
-	m     int     // cells in a row, and rows
+	m     int     // cells in a row, and rows: a power of two
+	shift int     // of a coordinate, to its column or row
+	near  []listed
+	list  []int32 // of a cell: where its list begins in near; one more at the end
 }
 
 type spot struct{ x, y uint32 }
+
+type listed struct {
+	spot
+	site int32
+}
 
 // newTorus places each host at that many sites; sizes says whether to measure
 // their regions.
@@ -26,7 +39,8 @@ func newTorus(m members, points int, sizes bool) regions {
 			sites, owner = append(sites, spotOf(n.next())), append(owner, h.host)
 		}
 	}
-	t := &torus{sites: make([]spot, len(sites)), m: max(1, int(math.Sqrt(float64(len(sites)))))}
+	t := &torus{sites: make([]spot, len(sites)), shift: 32 - columns(len(sites))}
+	t.m = 1 << (32 - t.shift)
 	g := regions{space: t, owner: make([]int32, len(sites))}
 	next := t.count(sites)
 	for i, s := range sites {
@@ -34,12 +48,23 @@ func newTorus(m members, points int, sizes bool) regions {
 		t.sites[next[c]], g.owner[next[c]] = s, owner[i]
 		next[c]++
 	}
+	if len(sites) > 0 {
+		t.lists()
+	}
 	if sizes {
 		for i := range t.sites {
 			g.size = append(g.size, t.area(i))
 		}
 	}
 	return g
+}
+
+// columns is how many cells there are in a row, as a power of two: so many that
+// there are four cells per site, or sixteen as long as their index of four bytes
+// each fits a cache. Then most lists have but one site.
+func columns(sites int) int {
+	root := math.Sqrt(float64(sites))
+	return bits.Len(uint(max(1, 2*root, min(4*root, 256))) - 1)
 }
 
 // spotOf is the spot of a random number.
@@ -59,55 +84,115 @@ func (t *torus) count(sites []spot) []int32 {
 
 func (t *torus) cell(s spot) int { return t.column(s.y)*t.m + t.column(s.x) }
 
-func (t *torus) column(x uint32) int { return int(uint64(x) * uint64(t.m) >> 32) }
+func (t *torus) column(x uint32) int { return int(x >> t.shift) }
 
-// width of a cell; some are wider by one.
-func (t *torus) width() uint64 { return 1 << 32 / uint64(t.m) }
+// width of a cell.
+func (t *torus) width() uint64 { return 1 << t.shift }
 
-// nearest returns the site that is nearest to the point p. It looks at the cells
-// around p, more of them until none that it leaves out can hold a nearer one.
+// nearest returns the site that is nearest to the point p.
 func (t *torus) nearest(p uint64) int {
-	s := nearest{to: spotOf(p), dist: math.MaxUint64, site: -1}
+	to := spotOf(p)
+	c := t.cell(to)
+	list := t.near[t.list[c]:t.list[c+1]]
+	best := list[0]
+	if len(list) > 1 {
+		dist := best.distance(to)
+		for _, s := range list[1:] {
+			if d := s.distance(to); d < dist {
+				best, dist = s, d
+			}
+		}
+	}
+	return int(best.site)
+}
+
+// distance is squared, the shorter way round.
+func (s spot) distance(to spot) uint64 {
+	dx, dy := int64(int32(s.x-to.x)), int64(int32(s.y-to.y))
+	return uint64(dx*dx + dy*dy)
+}
+
+// lists fills near: for each cell those of the sites around it that no other one
+// beats everywhere in the cell.
+func (t *torus) lists() {
+	var around []listed
+	for y := range t.m {
+		for x := range t.m {
+			t.list = append(t.list, int32(len(t.near)))
+			low, high := spot{t.edge(x), t.edge(y)}, spot{t.edge(x+1) - 1, t.edge(y+1) - 1}
+			around = t.reachable(low, high, around[:0])
+			for i := range around {
+				if !slices.ContainsFunc(around, func(a listed) bool { return a.beats(&around[i], low, high) }) {
+					t.near = append(t.near, around[i])
+				}
+			}
+		}
+	}
+	t.list = append(t.list, int32(len(t.near)))
+}
+
+// edge is the first coordinate of a column; the one after the last is the first again.
+func (t *torus) edge(column int) uint32 { return uint32(column << t.shift) }
+
+// reachable lists the sites that may be nearest to a point in a cell: where the
+// nearest one to the cell's middle is at most dist away, they are within dist plus
+// twice the way from the middle to a corner.
+func (t *torus) reachable(low, high spot, list []listed) []listed {
+	middle := spot{low.x + (high.x-low.x)/2, low.y + (high.y-low.y)/2}
+	corner := math.Sqrt(float64(middle.distance(high)))
 	for r := 1; ; r++ {
-		t.around(r, &s)
-		if out := uint64(r) * t.width(); 2*r+1 >= t.m || s.dist <= out*out {
-			return s.site
+		list = t.around(middle, r, list[:0])
+		least := uint64(math.MaxUint64)
+		for _, s := range list {
+			least = min(least, s.distance(middle))
+		}
+		radius := math.Sqrt(float64(least)) + 2*corner + 2
+		if 2*r+1 >= t.m || radius <= float64(r)*float64(t.width()) {
+			return slices.DeleteFunc(list, func(s listed) bool {
+				return math.Sqrt(float64(s.distance(middle))) > radius
+			})
 		}
 	}
 }
 
-type nearest struct {
-	to   spot
-	dist uint64 // squared
-	site int
-}
-
-// around looks at the square of cells that reaches r cells from the point's own.
-func (t *torus) around(r int, s *nearest) {
+// around lists the sites in the square of cells that reaches r cells from at's own.
+func (t *torus) around(at spot, r int, list []listed) []listed {
 	if 2*r+1 >= t.m {
-		t.scan(0, len(t.sites), s)
-		return
+		return t.append(list, 0, int32(len(t.sites)))
 	}
-	left, right := t.column(s.to.x)-r, t.column(s.to.x)+r+1
-	for y := t.column(s.to.y) - r; y <= t.column(s.to.y)+r; y++ {
+	left, right := t.column(at.x)-r, t.column(at.x)+r+1
+	for y := t.column(at.y) - r; y <= t.column(at.y)+r; y++ {
 		row := (y + t.m) % t.m * t.m
-		t.scan(int(t.first[row+max(left, 0)]), int(t.first[row+min(right, t.m)]), s)
+		list = t.append(list, t.first[row+max(left, 0)], t.first[row+min(right, t.m)])
 		if left < 0 {
-			t.scan(int(t.first[row+left+t.m]), int(t.first[row+t.m]), s)
+			list = t.append(list, t.first[row+left+t.m], t.first[row+t.m])
 		}
 		if right > t.m {
-			t.scan(int(t.first[row]), int(t.first[row+right-t.m]), s)
+			list = t.append(list, t.first[row], t.first[row+right-t.m])
 		}
 	}
+	return list
 }
 
-func (t *torus) scan(from, until int, s *nearest) {
+func (t *torus) append(list []listed, from, until int32) []listed {
 	for i := from; i < until; i++ {
-		dx, dy := int64(int32(t.sites[i].x-s.to.x)), int64(int32(t.sites[i].y-s.to.y))
-		if dist := uint64(dx*dx + dy*dy); dist < s.dist {
-			s.dist, s.site = dist, i
+		list = append(list, listed{t.sites[i], i})
+	}
+	return list
+}
+
+// beats reports whether s is nearer than o to all corners of a cell, and so to all
+// its points: those where it is nearer are a half plane. Where sites are so far that
+// going round the other way might be nearer to some, it says no.
+func (s *listed) beats(o *listed, low, high spot) bool {
+	const far = 1 << 29
+	for _, corner := range [...]spot{low, {high.x, low.y}, {low.x, high.y}, high} {
+		mine, theirs := s.distance(corner), o.distance(corner)
+		if mine >= theirs || theirs > far*far {
+			return false
 		}
 	}
+	return true
 }
 
 // area returns the size of a site's region, of 2^64: a Voronoi cell, cut out of
