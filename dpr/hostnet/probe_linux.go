@@ -82,7 +82,10 @@ func probeAdmin() error {
 	return nil
 }
 
-func probeSettings() error { return unix.Access(ipv4Setting("lo", "rp_filter"), unix.W_OK) }
+// probeSettings asks for what this process may do, not for what its user may.
+func probeSettings() error {
+	return unix.Faccessat(unix.AT_FDCWD, ipv4Setting("lo", "rp_filter"), unix.W_OK, unix.AT_EACCESS)
+}
 
 func probeTUN() error {
 	f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
