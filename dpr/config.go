@@ -32,7 +32,7 @@ func (p Proto) String() string {
 // A Service is something that clients dial: a protocol, a port or a range of
 // ports, and the addresses at which all hosts of the cluster are dialled.
 type Service struct {
-	// Name identifies the service on all hosts.
+	// Name identifies the service on all hosts. Only Former endpoints may share it.
 	Name string
 	// Proto is TCP or UDP.
 	Proto Proto
@@ -43,6 +43,9 @@ type Service struct {
 	// From the network, packets for this host's own arrive; from peers, packets
 	// for theirs.
 	Addrs []netip.Addr
+	// Former marks endpoints that the service had and no longer has: flows that
+	// peers serve go on, and new ones are served here, whatever the policy says.
+	Former bool
 }
 
 // last returns the last port of the range.
@@ -105,7 +108,10 @@ func (c *Config) setDefaults() {
 	if c.ErrorsPerSecond == 0 {
 		c.ErrorsPerSecond = defaultErrors
 	}
-	t := &c.Timeouts
+	c.Timeouts.setDefaults()
+}
+
+func (t *Timeouts) setDefaults() {
 	for _, d := range []struct {
 		field *time.Duration
 		value time.Duration
@@ -131,12 +137,17 @@ func (c *Config) validate() error {
 	if c.ErrorsPerSecond < 0 {
 		return fmt.Errorf("dpr: ErrorsPerSecond is %d: give a positive number, or 0 for the default", c.ErrorsPerSecond)
 	}
-	for class, d := range c.Timeouts.byClass() {
-		if d < 0 || d > maxTimeout {
-			return fmt.Errorf("dpr: Timeouts.%v is %v: must be between 0 and %v", State(class), d, maxTimeout)
-		}
+	return c.Timeouts.validate()
+}
+
+// Validate reports what New would find wrong with the configuration, without
+// reserving memory.
+func (c Config) Validate() error {
+	c.setDefaults()
+	if err := c.validate(); err != nil {
+		return err
 	}
-	return nil
+	return validateServices(c.Services)
 }
 
 // handoverTime is how long a flow that is served here is remembered until its SYN
@@ -147,6 +158,15 @@ const handoverTime = time.Second
 
 // maxTimeout keeps idle times far from half the range of the table's clock.
 const maxTimeout = 7 * 24 * time.Hour
+
+func (t *Timeouts) validate() error {
+	for class, d := range t.byClass() {
+		if d < 0 || d > maxTimeout {
+			return fmt.Errorf("dpr: Timeouts.%v is %v: must be between 0 and %v", State(class), d, maxTimeout)
+		}
+	}
+	return nil
+}
 
 func (t *Timeouts) byClass() [numStates]time.Duration {
 	return [numStates]time.Duration{
@@ -164,15 +184,20 @@ func (t *Timeouts) byClass() [numStates]time.Duration {
 // validateServices refuses what the engine could not tell apart.
 func validateServices(services []Service) error {
 	names := make(map[string]bool)
+	protos := make(map[string]Proto)
 	for i := range services {
 		s := &services[i]
 		if err := s.validate(); err != nil {
 			return fmt.Errorf("dpr: service %q: %w", s.Name, err)
 		}
-		if names[s.Name] {
+		if names[s.Name] && !s.Former {
 			return fmt.Errorf("dpr: service %q is there twice: names must differ", s.Name)
 		}
-		names[s.Name] = true
+		names[s.Name] = names[s.Name] || !s.Former
+		if p, known := protos[s.Name]; known && p != s.Proto {
+			return fmt.Errorf("dpr: service %q is both %v and %v: give each protocol a name of its own", s.Name, p, s.Proto)
+		}
+		protos[s.Name] = s.Proto
 		for j := range services[:i] {
 			if o := &services[j]; o.overlaps(s) {
 				return fmt.Errorf("dpr: services %q and %q both claim %v port %d: give them other ports or addresses",

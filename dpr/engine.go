@@ -22,6 +22,7 @@ type Engine struct {
 	epoch  time.Time
 	errors limiter
 	full   atomic.Int64 // when the table last had no room, since epoch; 0 for never
+	wait   atomic.Int64 // Timeouts.Embryonic
 	stats  counters
 	extra  extras
 	jobs   sync.Pool // of *batch
@@ -59,11 +60,26 @@ func New(cfg Config) (*Engine, error) {
 	for class, d := range cfg.Timeouts.byClass() {
 		tc.Timeouts[class] = d
 	}
+	e.wait.Store(int64(cfg.Timeouts.Embryonic))
 	var err error
 	if e.table, err = flowtable.New(tc); err != nil {
 		return nil, fmt.Errorf("dpr: %w", err)
 	}
 	return e, nil
+}
+
+// SetTimeouts changes the idle times, of flows that are there too. Zero fields
+// take the defaults. On an error nothing changes.
+func (e *Engine) SetTimeouts(t Timeouts) error {
+	t.setDefaults()
+	if err := t.validate(); err != nil {
+		return err
+	}
+	for class, d := range t.byClass() {
+		e.table.SetTimeout(flowtable.Class(class), d)
+	}
+	e.wait.Store(int64(t.Embryonic))
+	return nil
 }
 
 // Close releases the flow table. No other method may be running or be called

@@ -13,7 +13,7 @@ import (
 func (b *batch) open(p *Packet, j *job, shard *flowtable.Shard) {
 	flow := b.flow(&j.hdr)
 	peer, refused := PeerID(0), false
-	if c := j.service.choice.Load(); c != nil {
+	if c := j.service.choice.Load(); c != nil && !j.service.Former {
 		j.service.refreshServing(b.now)
 		peer, refused = b.pick(c, flow)
 	}
@@ -25,7 +25,9 @@ func (b *batch) open(p *Packet, j *job, shard *flowtable.Shard) {
 	if !b.bind(j, shard, peer) {
 		b.engine.full.Store(int64(b.now))
 		b.count[tableFull]++
-		peer = b.stateless(j.service, flow)
+		if !j.service.Former {
+			peer = b.stateless(j.service, flow)
+		}
 	}
 	if peer == 0 {
 		j.service.count.served.Add(1)
@@ -95,7 +97,7 @@ func (b *batch) unknown(p *Packet, j *job, shard *flowtable.Shard) {
 // as a client may still be trying to connect.
 func (b *batch) wasFull() bool {
 	full := b.engine.full.Load()
-	return full != 0 && int64(b.now)-full <= int64(b.engine.cfg.Timeouts.Embryonic)
+	return full != 0 && int64(b.now)-full <= b.engine.wait.Load()
 }
 
 // stateless chooses by the flow's hash alone, so that each packet of the flow gets

@@ -29,7 +29,7 @@ const defaultPeerMTU = 1452
 // one instant. It is immutable, but for counters: every change makes a new one,
 // and Process loads it once per batch.
 type view struct {
-	services []*service // by index; nil for one that was removed
+	services []*service // by index; nil for one that was removed; see service.next
 	ports    [2]portMap // TCP, UDP
 	peers    []peer     // by slot; slot 0 stays empty
 	addrs    []netip.Addr
@@ -65,6 +65,7 @@ type service struct {
 	Service
 	index uint16
 	addrs addrSet
+	next  *service // further endpoints of the same name, which share the state
 	*serviceState
 }
 
@@ -139,11 +140,10 @@ func (v *view) lookup(proto Proto, dst *[16]byte, port uint16) (s *service, addr
 // dialled reports whether dst is an address of any service.
 func (v *view) dialled(dst *[16]byte) (addr uint16, ok bool) {
 	for _, s := range v.services {
-		if s == nil {
-			continue
-		}
-		if addr, ok := s.addrs.index(dst); ok {
-			return addr, true
+		for ; s != nil; s = s.next {
+			if addr, ok := s.addrs.index(dst); ok {
+				return addr, true
+			}
 		}
 	}
 	return 0, false
@@ -228,8 +228,10 @@ func (e *Engine) addService(v *view, s Service) error {
 		e.serviceIndex[s.Name] = index
 		v.services = append(v.services, nil)
 	}
-	next := &service{Service: s, index: index, serviceState: new(serviceState)}
-	if old := e.view.Load().services; int(index) < len(old) && old[index] != nil {
+	next := &service{Service: s, index: index, next: v.services[index], serviceState: new(serviceState)}
+	if next.next != nil {
+		next.serviceState = next.next.serviceState
+	} else if old := e.view.Load().services; int(index) < len(old) && old[index] != nil {
 		next.serviceState = old[index].serviceState
 	}
 	if err := e.internAddrs(next); err != nil {

@@ -54,7 +54,7 @@ func (s *Shard) expire(now uint32, max int) (seen, removed int) {
 func (s *Shard) oldest(class Class, now uint32) *Entry {
 	i := s.entries[class].succ
 	e := &s.entries[i]
-	if i == uint32(class) || int32(now-e.touched) < s.table.timeouts[class] {
+	if i == uint32(class) || int32(now-e.touched) < s.table.timeouts[class].Load() {
 		return nil
 	}
 	return e

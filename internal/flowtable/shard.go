@@ -120,7 +120,7 @@ func (s *Shard) take() uint32 {
 // Moving it would drag its neighbours' cache lines along; a busy flow, whose
 // packets come close together, is spared most of that.
 func (s *Shard) Move(e *Entry, class Class, now uint32) {
-	if e.Class == class && int32(now-e.touched) < s.table.grains[class] {
+	if e.Class == class && int32(now-e.touched) < s.table.grains[class].Load() {
 		return
 	}
 	i := s.unlink(e)

@@ -93,8 +93,8 @@ type Table struct {
 	shift    uint // a hash shifted right by it is the index of its shard
 	shards   []Shard
 	max      int64
-	timeouts [Classes]int32 // milliseconds
-	grains   [Classes]int32 // milliseconds between touches that matter
+	timeouts [Classes]atomic.Int32 // milliseconds
+	grains   [Classes]atomic.Int32 // milliseconds between touches that matter
 	evict    []Class
 	onRemove func(*Entry, Cause)
 	keep     func(*Entry) bool
@@ -128,11 +128,7 @@ func New(cfg Config) (*Table, error) {
 		keep:     cfg.Keep,
 	}
 	for c, d := range cfg.Timeouts {
-		if d == 0 {
-			d = MaxTimeout
-		}
-		t.timeouts[c] = int32((d + time.Millisecond - 1) / time.Millisecond)
-		t.grains[c] = min(t.timeouts[c]/256, 1000)
+		t.SetTimeout(Class(c), d)
 	}
 	slots, buckets := geometry(cfg.MaxFlows, cfg.Shards)
 	var err error
@@ -144,6 +140,18 @@ func New(cfg Config) (*Table, error) {
 		t.shards[i].init(t, entries, t.slab.heads[i*buckets:(i+1)*buckets])
 	}
 	return t, nil
+}
+
+// SetTimeout changes the idle timeout of a class, of the entries that are in it
+// too: they stay sorted by the time at which they expire. It is 0 for MaxTimeout,
+// or up to that.
+func (t *Table) SetTimeout(c Class, d time.Duration) {
+	if d == 0 {
+		d = MaxTimeout
+	}
+	millis := int32((d + time.Millisecond - 1) / time.Millisecond)
+	t.timeouts[c].Store(millis)
+	t.grains[c].Store(min(millis/256, 1000))
 }
 
 func (cfg *Config) validate() error {

@@ -434,3 +434,15 @@ func TestConcurrentUse(t *testing.T) {
 	require.Equal(t, uint64(tab.Len()), st.Inserted-uint64(removed))
 	require.Positive(t, st.Full+st.Evicted, "the table was full at times")
 }
+
+func TestSetTimeout(t *testing.T) {
+	tab := newTable(t, Config{MaxFlows: 2, Shards: 1, Timeouts: [Classes]time.Duration{embryonic: time.Second}})
+	insert(tab, key(1), embryonic, 0)
+	tab.SetTimeout(embryonic, time.Minute)
+	require.Zero(t, tab.Expire(59_999, 10))
+	tab.SetTimeout(embryonic, 30*time.Second)
+	insert(tab, key(2), embryonic, 59_000)
+	require.Equal(t, 1, tab.Expire(59_999, 10))
+	tab.SetTimeout(embryonic, 0)
+	require.Zero(t, tab.Expire(59_000+uint32(MaxTimeout.Milliseconds())-1, 10))
+}
