@@ -69,6 +69,7 @@ const DefaultMaxRate = 64 << 10
 type Broadcaster struct {
 	cfg    BroadcasterConfig
 	keys   atomic.Pointer[Keyring]
+	to     atomic.Pointer[[]netip.AddrPort]
 	length int // of the last report, in bytes
 	warned time.Time
 
@@ -92,22 +93,33 @@ func NewBroadcaster(cfg BroadcasterConfig) (*Broadcaster, error) {
 		return nil, errors.New("loadinfo: BroadcasterConfig.Board is nil: make one with NewBoard")
 	case cfg.Conn == nil:
 		return nil, errors.New("loadinfo: BroadcasterConfig.Conn is nil: open one with Listen")
-	case len(cfg.To) == 0:
-		return nil, errors.New("loadinfo: BroadcasterConfig.To is empty: want a broadcast address, a group or peers")
 	case cfg.MinInterval > cfg.Period:
 		return nil, fmt.Errorf("loadinfo: BroadcasterConfig.MinInterval %v is above Period %v",
 			cfg.MinInterval, cfg.Period)
 	}
-	cfg.To = slices.Clone(cfg.To)
-	for i, to := range cfg.To {
-		if !to.IsValid() || to.Port() == 0 || to.Addr().IsUnspecified() {
-			return nil, fmt.Errorf("loadinfo: BroadcasterConfig.To: %q is not an address and port to send to", to)
-		}
-		cfg.To[i] = netip.AddrPortFrom(to.Addr().Unmap(), to.Port())
-	}
 	b := &Broadcaster{cfg: cfg}
 	b.keys.Store(cfg.Keys)
+	if err := b.SetTargets(cfg.To); err != nil {
+		return nil, err
+	}
 	return b, nil
+}
+
+// SetTargets changes where reports are sent from the next one on; see
+// BroadcasterConfig.To. It may be called at any time. On an error nothing changes.
+func (b *Broadcaster) SetTargets(to []netip.AddrPort) error {
+	if len(to) == 0 {
+		return errors.New("loadinfo: BroadcasterConfig.To is empty: want a broadcast address, a group or peers")
+	}
+	to = slices.Clone(to)
+	for i, t := range to {
+		if !t.IsValid() || t.Port() == 0 || t.Addr().IsUnspecified() {
+			return fmt.Errorf("loadinfo: BroadcasterConfig.To: %q is not an address and port to send to", t)
+		}
+		to[i] = netip.AddrPortFrom(t.Addr().Unmap(), t.Port())
+	}
+	b.to.Store(&to)
+	return nil
 }
 
 // SetKeys changes the keyring from the next report on, for the change of a
@@ -138,7 +150,7 @@ var errSocket = errors.New("loadinfo: the socket for reports is broken")
 
 // pace is the configured one, or slower where that would take more than MaxRate.
 func (b *Broadcaster) pace() (period, least time.Duration) {
-	perReport := (b.length + udpOverhead) * len(b.cfg.To)
+	perReport := (b.length + udpOverhead) * len(*b.to.Load())
 	full := time.Duration(perReport) * time.Second / time.Duration(b.cfg.MaxRate)
 	return max(b.cfg.Period, full), max(b.cfg.MinInterval, full)
 }
@@ -153,7 +165,7 @@ func (b *Broadcaster) send(r *Report) {
 		return
 	}
 	b.length = len(msg)
-	for _, to := range b.cfg.To {
+	for _, to := range *b.to.Load() {
 		_, err := b.cfg.Conn.WriteToUDPAddrPort(msg, to)
 		b.count(func(s *Stats) {
 			if err != nil {
