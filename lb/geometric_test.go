@@ -204,9 +204,9 @@ func TestGeometricMaximum(t *testing.T) {
 		{OnRing, 1, 256, 400, 8.30, 0.35},
 		{OnRing, 2, 4096, 40, 4.12, 0.15},
 		{OnRing, 3, 4096, 40, 3.10, 0.15},
-		{OnTorus, 1, 256, 400, 5.82, 0.2},
-		{OnTorus, 2, 256, 400, 3.04, 0.05},
-		{OnTorus, 3, 256, 400, 2.53, 0.1},
+		{OnTorus, 1, 256, 150, 5.82, 0.3},
+		{OnTorus, 2, 256, 150, 3.04, 0.06},
+		{OnTorus, 3, 256, 150, 2.53, 0.13},
 	} {
 		sum, rnd := 0, seeded(55)
 		for trial := range tt.trials {

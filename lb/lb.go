@@ -15,9 +15,17 @@
 // [HomeOrOther] is the default policy; [Parse] makes one from its name and
 // parameters, as a configuration file has them. What they share: only eligible
 // hosts get connections (see [Host.Eligible]), and if there is none the own host
-// serves; loads are compared per weight; equals are told apart by the flow's
-// hash, never by their position; and since serving here costs nothing while a
-// redirect costs a hop, a connection leaves only for a gain.
+// serves; loads are compared per weight; and equals are told apart by the flow's
+// hash, never by their position.
+//
+// There are four kinds. Those that compare ([HomeOrOther], [HomeOrOthers],
+// [PowerOfD], [LeastConnections], and by other measures [ResourceLoad], [Prequal],
+// [PeakEWMA]) keep a connection unless a peer is better, since serving here costs
+// nothing while a redirect costs a hop. Those that hash ([Rendezvous], [Maglev],
+// [Ring], [Jump]) send the same key to the same host, wherever it came in. Those
+// between ([BoundedLoad], [Geometric], [Affinity]) give a key a few hosts and
+// choose by load. The others spread: [Random], [RoundRobin], [SmoothRoundRobin],
+// and [StaleLoad] by what old reports still say. [SlowStart] is put around any.
 //
 // The package imports neither a network nor a clock: the same code runs in a
 // router, in a test and in a simulator.

@@ -140,7 +140,7 @@ func (t *torus) edge(column int) uint32 { return uint32(column << t.shift) }
 func (t *torus) reachable(low, high spot, list []listed) []listed {
 	middle := spot{low.x + (high.x-low.x)/2, low.y + (high.y-low.y)/2}
 	corner := math.Sqrt(float64(middle.distance(high)))
-	for r := 1; ; r++ {
+	for r := 2; ; r += 2 {
 		list = t.around(middle, r, list[:0])
 		least := uint64(math.MaxUint64)
 		for _, s := range list {
