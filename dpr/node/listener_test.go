@@ -38,6 +38,9 @@ func (n nowhere) Close() error {
 	return nil
 }
 
+// shortPeriod is how often a node reports to nobody.
+const shortPeriod = 50 * time.Millisecond
+
 // lonely is a node whose host counts sockets as given.
 func lonely(t *testing.T, sockets func(string) dpr.Sockets) *node.Node {
 	t.Helper()
@@ -46,6 +49,7 @@ func lonely(t *testing.T, sockets func(string) dpr.Sockets) *node.Node {
 		Addr:     netip.MustParseAddr("198.18.0.1"),
 		Services: []node.Service{{Name: "web", Port: 80}},
 		Report:   []netip.AddrPort{netip.MustParseAddrPort("198.18.0.2:6081")},
+		Period:   shortPeriod,
 	}, node.Host{
 		Devices:    []dpr.Device{nowhere{make(chan struct{})}},
 		Reports:    nowhere{make(chan struct{})},
@@ -122,4 +126,21 @@ func accept(t *testing.T, ln net.Listener) (c, client net.Conn) {
 	c, err = ln.Accept()
 	require.NoError(t, err)
 	return c, client
+}
+
+func TestDrainedWaitsForConnections(t *testing.T) {
+	n := lonely(t, nil)
+	plain, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ln := n.Wrap("web", plain)
+	c, client := accept(t, ln)
+	n.Engine().Tick(time.Now())
+	n.Drain()
+
+	ctx, cancel := context.WithTimeout(t.Context(), 5*shortPeriod)
+	defer cancel()
+	require.ErrorIs(t, n.Drained(ctx), context.DeadlineExceeded)
+	require.NoError(t, errors.Join(c.Close(), client.Close(), ln.Close()))
+	n.Engine().Tick(time.Now())
+	require.NoError(t, n.Drained(t.Context()))
 }
