@@ -227,10 +227,7 @@ func (r *captureRun) requireRight(b *bench, in []byte, p *dpr.Packet) {
 // requireError expects an ICMP error about in, with nothing wrong but what it quotes.
 func (r *captureRun) requireError(t *testing.T, in, out []byte) {
 	t.Helper()
-	require.Equal(t, len(out), length(out))
-	for _, sum := range residuals(out) {
-		require.Zero(t, sum, "checksum")
-	}
+	requireSound(t, out)
 	src, dst := addresses(in)
 	from, to := addresses(out)
 	require.Equal(t, []netip.Addr{dst, src}, []netip.Addr{from, to})
@@ -250,6 +247,15 @@ func (r *captureRun) requireError(t *testing.T, in, out []byte) {
 	require.Equal(t, want, message[:2], "type and code")
 	require.Equal(t, mtu, binary.BigEndian.Uint32(message[4:]))
 	require.Equal(t, in[:len(message)-8], message[8:], "the packet as it came")
+}
+
+// requireSound expects a packet with right lengths and checksums, whatever it quotes.
+func requireSound(t *testing.T, pkt []byte) {
+	t.Helper()
+	require.Equal(t, len(pkt), length(pkt))
+	for _, sum := range residuals(pkt) {
+		require.Zero(t, sum, "checksum")
+	}
 }
 
 func decode(pkt []byte) gopacket.Packet {

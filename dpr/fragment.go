@@ -106,6 +106,8 @@ func (b *batch) firstFragment(p *Packet, h *header.Packet, addr uint16) {
 	entry := shard.Lookup(&key, hash)
 	if entry == nil {
 		entry = shard.Insert(&key, hash, flowtable.Class(Fragment), b.millis)
+	} else {
+		shard.Move(entry, flowtable.Class(Fragment), b.millis)
 	}
 	if entry != nil {
 		entry.Peer = uint32(peer)

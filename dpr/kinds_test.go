@@ -341,3 +341,26 @@ func TestA11NoErrorAboutAnError(t *testing.T) {
 	require.Equal(t, uint64(1), b.Stats().Drops[dpr.HopLimit])
 	require.Zero(t, b.Stats().Errors)
 }
+
+// Fragments that are read together go together, too.
+func TestA07FragmentsInOneBatch(t *testing.T) {
+	for _, from := range []netip.AddrPort{client, client6} {
+		for _, order := range [][]int{{0, 1, 2}, {1, 2, 0}, {2, 0, 1}} {
+			b := newBench(t, dpr.Config{})
+			frags := dprtest.Fragment(datagram(from, 3000, dprtest.Options{ID: 0x1234}), 1300)
+			var pkts []dpr.Packet
+			for _, i := range order {
+				pkts = append(pkts, packet(frags[i]))
+			}
+			b.Process(pkts, b.now)
+			forwarded := 0
+			for _, p := range append(pkts, b.extra()...) {
+				if p.Verdict == dpr.Forward {
+					require.Equal(t, b.PeerID("h2"), p.Peer)
+					forwarded++
+				}
+			}
+			require.Equal(t, 3, forwarded, "order %v", order)
+		}
+	}
+}
