@@ -37,7 +37,7 @@ type StaleLoad struct {
 	Service time.Duration
 	// Load is the assumed load, as a share of what the hosts can do. 0 means 1.
 	Load float64
-	// Period is how often a host reports; only BasicLI asks. 0 means 500 ms.
+	// Period is how often a host reports. 0 means 500 ms.
 	Period time.Duration
 }
 
@@ -53,7 +53,8 @@ const (
 	// then the next with it. It needs Snapshot.Taken, to know how time goes on.
 	AggressiveLI
 	// AgedLI is BasicLI with each report's own age for the period, for hosts that
-	// report when they like.
+	// report when they like. As AggressiveLI it needs Snapshot.Taken; with K of 0 it
+	// counts the time since then in eighths of a Period, and up to one.
 	AgedLI
 )
 
@@ -64,6 +65,38 @@ const (
 
 // Build implements [Policy].
 func (p StaleLoad) Build(s *Snapshot) Picker {
+	q := p.prepare(s)
+	if len(q.all) == 0 {
+		return stay{}
+	}
+	if p.K > 0 && p.K < len(q.all) {
+		q.k = min(p.K, MaxD)
+		return q
+	}
+	q.levels = q.level(q.all, make(levels, 0, len(q.all)))
+	if p.Rule == AggressiveLI {
+		return q
+	}
+	if p.Rule == BasicLI {
+		return &random{q.table(0), s.Self}
+	}
+	for step := range q.steps {
+		q.steps[step] = q.table((2*time.Duration(step) + 1) * q.period / (2 * agedSteps))
+	}
+	return q
+}
+
+// table draws from all hosts by their shares at a time since the snapshot.
+func (p *staleLoad) table(since time.Duration) alias {
+	shares, who := make([]float64, len(p.all)), make([]int32, len(p.all))
+	p.shares(p.levels, since, shares)
+	for k := range p.levels {
+		who[k] = p.levels[k].host
+	}
+	return newAlias(who, shares)
+}
+
+func (p StaleLoad) prepare(s *Snapshot) *staleLoad {
 	if p.Load <= 0 {
 		p.Load = 1
 	}
@@ -82,23 +115,7 @@ func (p StaleLoad) Build(s *Snapshot) Picker {
 		q.mean += float64(s.Hosts[i].Weight)
 	}
 	q.mean /= float64(len(all))
-	if p.K > 0 && p.K < len(all) {
-		q.k = min(p.K, MaxD)
-		return q
-	}
-	q.levels = q.level(all, make(levels, 0, len(all)))
-	if p.Rule == AggressiveLI {
-		return q
-	}
-	if len(all) == 0 {
-		return stay{}
-	}
-	shares, who := make([]float64, len(all)), make([]int32, len(all))
-	q.shares(q.levels, 0, shares)
-	for k := range q.levels {
-		who[k] = q.levels[k].host
-	}
-	return &random{newAlias(who, shares), s.Self}
+	return q
 }
 
 // meanAge is that of the peers' reports.
@@ -124,7 +141,11 @@ type staleLoad struct {
 	period time.Duration
 	age    time.Duration // of reports, when the snapshot was taken
 	taken  time.Duration
+	steps  [agedSteps]alias // of AgedLI, if k is 0: by the time since
 }
+
+// agedSteps is how many tables AgedLI makes for a period.
+const agedSteps = 8
 
 func (p *staleLoad) Pick(f Flow, now time.Duration) Choice {
 	d := draws(f.Conn)
@@ -132,23 +153,34 @@ func (p *staleLoad) Pick(f Flow, now time.Duration) Choice {
 	if p.taken != 0 {
 		since = max(now-p.taken, 0)
 	}
-	l := p.levels
 	if p.k > 0 {
-		var set [MaxD]int32
-		var room [MaxD]level
-		some := d.subset(p.k, len(p.all), &set)
-		for n, k := range some {
-			some[n] = p.all[k]
-		}
-		l = p.level(some, room[:0])
-		if p.rule != AggressiveLI {
-			return to(p.draw(l, since, &d), p.self)
-		}
+		return to(p.few(since, &d), p.self)
 	}
-	if len(l) == 0 {
-		return Choice{}
+	if p.rule == AgedLI {
+		step := min(int64(since*agedSteps/p.period), agedSteps-1)
+		return to(p.steps[step].at(d.next()), p.self)
 	}
-	return to(l.among(l.reach(p.arrivals(l, p.age+since)), d.unit()), p.self)
+	return to(p.levelled(p.levels, since, &d), p.self)
+}
+
+// few chooses among k random hosts.
+func (p *staleLoad) few(since time.Duration, d *draws) int {
+	var set [MaxD]int32
+	var room [MaxD]level
+	some := d.subset(p.k, len(p.all), &set)
+	for n, k := range some {
+		some[n] = p.all[k]
+	}
+	l := p.level(some, room[:0])
+	if p.rule == AggressiveLI {
+		return p.levelled(l, since, d)
+	}
+	return p.draw(l, since, d)
+}
+
+// levelled takes one of the hosts that are level by now.
+func (p *staleLoad) levelled(l levels, since time.Duration, d *draws) int {
+	return l.among(l.reach(p.arrivals(l, p.age+since)), d.unit())
 }
 
 // draw takes one of a few hosts by its share.

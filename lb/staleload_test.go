@@ -144,10 +144,14 @@ func TestStaleLoadAgainstOracle(t *testing.T) {
 					since := time.Duration(rnd.IntN(3)) * 700 * time.Millisecond
 					p := StaleLoad{Rule: rule, K: k, Load: 0.9, Service: 2 * time.Second, Period: 3 * time.Second}
 					aged := *s
-					if rule == AgedLI && k > 0 && k < len(ready(s)) { // the ages of a few grow
+					if rule == AgedLI { // ages grow, those of all in steps, of which the middle counts
 						aged.Hosts = append([]Host(nil), s.Hosts...)
+						grown := since
+						if k == 0 || k >= len(ready(s)) {
+							grown = since/(p.Period/8)*(p.Period/8) + p.Period/16
+						}
 						for i := range aged.Hosts {
-							aged.Hosts[i].Age += since
+							aged.Hosts[i].Age += grown
 						}
 					}
 					want := p.slow(&aged, since)
