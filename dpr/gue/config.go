@@ -100,6 +100,12 @@ type Peer struct {
 	// is by the address that a received packet's peer is known. Port 0 is replaced
 	// by [Port].
 	Addr netip.AddrPort
+	// MTU is the length of the longest packet, in bytes, that fits the tunnel to
+	// the peer; see [Uplink.MTU]. It need not be exact: what the kernel knows better
+	// is its to say. Below 1280, IPv6 packets of up to 1280 bytes, which every link
+	// must carry (RFC 8200, section 5), travel in fragments of the outer packet.
+	// The default is no limit.
+	MTU int
 }
 
 // peerTable is an immutable set of peers.
@@ -112,6 +118,7 @@ type peer struct {
 	addr     netip.AddrPort
 	src, dst [16]byte // the outer addresses, as the tag covers them
 	family   int      // index of Listen
+	mtu      int
 	sock     sockaddr
 }
 
@@ -135,14 +142,19 @@ func newPeerTable(peers []Peer, listen []netip.AddrPort) (*peerTable, error) {
 			return nil, fmt.Errorf("gue: peer %d: %v is no host's address, or one of a single link", p.ID, p.Addr)
 		case family < 0:
 			return nil, fmt.Errorf("gue: peer %d: no address of the family of %v in Listen to send from", p.ID, addr)
+		case p.MTU < 0:
+			return nil, fmt.Errorf("gue: peer %d: MTU %d is negative", p.ID, p.MTU)
 		case t.byID[p.ID] != nil:
 			return nil, fmt.Errorf("gue: peer %v: ID %d is that of %v", p.Addr, p.ID, t.byID[p.ID].addr)
 		case t.byAddr[addr] != 0:
 			return nil, fmt.Errorf("gue: peer %d: address %v is that of peer %d", p.ID, addr, t.byAddr[addr])
 		}
-		to := netip.AddrPortFrom(addr, port)
+		to, mtu := netip.AddrPortFrom(addr, port), p.MTU
+		if mtu == 0 {
+			mtu = dpr.MaxPacket
+		}
 		t.byID[p.ID] = &peer{
-			addr: to, src: listen[family].Addr().As16(), dst: addr.As16(), family: family, sock: newSockaddr(to),
+			addr: to, src: listen[family].Addr().As16(), dst: addr.As16(), family: family, mtu: mtu, sock: newSockaddr(to),
 		}
 		t.byAddr[addr] = p.ID
 	}

@@ -24,8 +24,9 @@
 //
 // The UDP source port is chosen by a hash of the inner flow, so that routers and
 // receivers spread flows and keep the order within each. The outer DF bit is the
-// inner one, and set for inner IPv6; an outer packet is never fragmented. ECN is
-// copied out and merged back in (RFC 6040, normal mode); DSCP is copied out
+// inner one, and set for inner IPv6. An outer packet is fragmented only where the
+// inner one may be, which the engine does first, and where a path is too narrow for
+// the 1280 bytes that IPv6 asks of every link. ECN is copied out and merged back in (RFC 6040, normal mode); DSCP is copied out
 // (RFC 2983) and not back, so that what the network between the hosts does to it
 // stays there.
 //

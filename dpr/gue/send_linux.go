@@ -124,7 +124,8 @@ func (q *Queue) add(via *socket, p *dpr.Packet, to *peer) error {
 		gue := q.u.codec.put(buf[:maxLen], 0, &to.src, &to.dst, hdr, payload)
 		front := buf[maxLen-len(gue) : maxLen+len(hdr)]
 		s.nArena += space
-		m := s.message(to, tos, len(front)+len(payload), !q.u.noGSO.Load())
+		fits := len(hdr)+len(payload) <= to.mtu // the kernel fragments no segments
+		m := s.message(to, tos, len(front)+len(payload), fits && !q.u.noGSO.Load())
 		s.vector(front)
 		s.vector(payload)
 		if s.split.Left() == 0 {
@@ -147,7 +148,7 @@ func (s *sender) message(to *peer, tos uint8, size int, join bool) *message {
 		}
 	}
 	m := &s.meta[s.nMsg]
-	*m = message{to: to, tos: tos, size: size, total: size, parts: 1, iov: s.nIov}
+	*m = message{to: to, tos: tos, size: size, total: size, parts: 1, iov: s.nIov, closed: !join}
 	s.nMsg++
 	return m
 }

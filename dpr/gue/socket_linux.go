@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -88,22 +89,54 @@ func listenSocket(a netip.AddrPort, cfg *Config) (*socket, error) {
 }
 
 // sourceSocket returns a socket to send from, with a port of the kernel's choice.
-// Nothing it sends is fragmented here: the kernel refuses what exceeds the path's
-// MTU, or where DF is clear, that of the interface, with EMSGSIZE.
-func sourceSocket(a netip.Addr, df bool) (*socket, error) {
+// With whole set nothing it sends is fragmented: the kernel refuses what exceeds the
+// path's MTU with EMSGSIZE. Otherwise the kernel fragments that, and with IPv4 the
+// network may, too.
+func sourceSocket(a netip.Addr, whole bool) (*socket, error) {
 	options := []option{
 		{unix.SOL_SOCKET, unix.SO_SNDBUF, bufferSize, true},
 		{unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, bufferSize, true},
 		{unix.SOL_SOCKET, unix.SO_RCVBUF, 0, true}, // nothing is expected here
 	}
-	switch {
-	case a.Is6():
+	discover := unix.IP_PMTUDISC_DONT // the values are the same in IPv6
+	if whole {
+		discover = unix.IP_PMTUDISC_DO
+	}
+	if a.Is4() {
+		options = append(options, option{unix.SOL_IP, unix.IP_MTU_DISCOVER, discover, false})
+	} else {
 		options = append(options, option{unix.SOL_IPV6, unix.IPV6_V6ONLY, 1, false},
-			option{unix.SOL_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO, false})
-	case df:
-		options = append(options, option{unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO, false})
-	default:
-		options = append(options, option{unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_INTERFACE, false})
+			option{unix.SOL_IPV6, unix.IPV6_MTU_DISCOVER, discover, false})
 	}
 	return newSocket(netip.AddrPortFrom(a, 0), options)
+}
+
+// pathMTU returns the MTU of the path to the address, which only a connected socket
+// is told. It connects the socket and leaves it so: nothing may be sent from it.
+func (s *socket) pathMTU(to netip.Addr) (mtu int, err error) {
+	level, name := unix.SOL_IP, unix.IP_MTU
+	if to.Is6() {
+		level, name = unix.SOL_IPV6, unix.IPV6_MTU
+	}
+	dst := newSockaddr(netip.AddrPortFrom(to, Port))
+	controlErr := s.raw.Control(func(fd uintptr) {
+		// Whatever address the last route has left is forgotten first.
+		if err = connect(fd, &sockaddr{len: dst.len}); err == nil {
+			err = connect(fd, &dst)
+		}
+		if err == nil {
+			mtu, err = unix.GetsockoptInt(int(fd), level, name)
+		}
+	})
+	return mtu, errors.Join(controlErr, err)
+}
+
+// connect connects a socket to the address; the zero address, of no family, undoes
+// that.
+func connect(fd uintptr, to *sockaddr) error {
+	_, _, errno := unix.Syscall(unix.SYS_CONNECT, fd, uintptr(unsafe.Pointer(&to.raw)), uintptr(to.len))
+	if errno != 0 {
+		return errno
+	}
+	return nil
 }

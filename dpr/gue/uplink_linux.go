@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -24,6 +25,8 @@ type Uplink struct {
 	peers   atomic.Pointer[peerTable]
 	count   counters
 	sources [][]*socket // by index of Listen; see source
+	paths   []*socket   // by index of Listen; see MTU
+	asking  sync.Mutex  // one MTU at a time
 	noGSO   atomic.Bool // the kernel refused UDP_SEGMENT
 	open    atomic.Int32
 }
@@ -83,35 +86,31 @@ func (u *Uplink) listen(addrs []netip.AddrPort) error {
 		}
 		u.sources = append(u.sources, nil)
 		family := &u.sources[len(u.sources)-1]
-		for k := range sets(a.Addr()) * u.cfg.Sources {
+		for k := range 2 * u.cfg.Sources {
 			s, err := sourceSocket(a.Addr(), k < u.cfg.Sources)
 			if err != nil {
 				return err
 			}
 			*family = append(*family, s)
 		}
+		s, err := sourceSocket(a.Addr(), true)
+		if err != nil {
+			return err
+		}
+		u.paths = append(u.paths, s)
 	}
 	u.cfg.Listen = append(u.cfg.Listen, addrs...)
 	return nil
 }
 
-// sets is the number of sets of source sockets for a family: IPv4 has one with DF
-// and one without.
-func sets(a netip.Addr) int {
-	if a.Is4() {
-		return 2
-	}
-	return 1
-}
-
-// source returns the socket to send an inner packet from, by its flow.
+// source returns the socket to send an inner packet from, by its flow. The second
+// half of a family's are those whose packets may be fragmented.
 func (u *Uplink) source(to *peer, inner []byte) *socket {
-	family := u.sources[to.family]
 	k := int(flowHash(inner) % uint32(u.cfg.Sources))
-	if !df(inner) && len(family) > u.cfg.Sources {
+	if mayFragment(inner, to.mtu) {
 		k += u.cfg.Sources
 	}
-	return family[k]
+	return u.sources[to.family][k]
 }
 
 // SetPeers replaces the peers, at once for all queues. On an error they stay as
@@ -140,6 +139,26 @@ func (u *Uplink) Stats() Stats { return u.count.stats() }
 // Overhead is what the uplink adds to a packet to the address, in bytes.
 func (u *Uplink) Overhead(to netip.Addr) int { return Overhead(!to.Unmap().Is4(), u.codec.Variant0()) }
 
+// MTU returns the length of the longest packet, in bytes, that fits the tunnel to
+// the address as far as the kernel knows now: the MTU of its route, or what routers
+// on the path have said since (RFC 1191, RFC 8201), less the overhead. Nobody says
+// when that changes, so ask about once a second; it costs a few microseconds. The
+// error is that there is no route, or that the uplink is closed.
+func (u *Uplink) MTU(to netip.Addr) (int, error) {
+	to = to.Unmap()
+	family := familyOf(to, u.cfg.Listen)
+	if family < 0 {
+		return 0, fmt.Errorf("gue: no address of the family of %v in Listen to send from", to)
+	}
+	u.asking.Lock()
+	defer u.asking.Unlock()
+	mtu, err := u.paths[family].pathMTU(to)
+	if err != nil {
+		return 0, fail(fmt.Sprintf("MTU of the path to %v", to), u.open.Load() == 0, err)
+	}
+	return min(mtu-u.Overhead(to), dpr.MaxPacket), nil
+}
+
 // Close closes all queues.
 func (u *Uplink) Close() error {
 	var errs []error
@@ -154,7 +173,7 @@ func (u *Uplink) release() {
 	for _, q := range u.Queues {
 		q.sock.file.Close()
 	}
-	for _, family := range u.sources {
+	for _, family := range append(u.sources, u.paths) {
 		for _, s := range family {
 			s.file.Close()
 		}

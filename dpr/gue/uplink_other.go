@@ -40,6 +40,9 @@ func (u *Uplink) Stats() Stats { return Stats{} }
 // Overhead is what an uplink without keys adds to a packet to the address.
 func (u *Uplink) Overhead(to netip.Addr) int { return Overhead(!to.Unmap().Is4(), false) }
 
+// MTU returns an error.
+func (u *Uplink) MTU(netip.Addr) (int, error) { return 0, errUnsupported }
+
 // Close does nothing.
 func (u *Uplink) Close() error { return nil }
 

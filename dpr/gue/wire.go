@@ -121,3 +121,12 @@ func tos(ip []byte) uint8 {
 func df(ip []byte) bool {
 	return header.Version(ip) != 4 || header.IPv4(ip).DF()
 }
+
+// mayFragment reports whether the outer packet of an IP packet may be fragmented,
+// in a tunnel whose longest packet is mtu bytes: where the packet itself may be (RFC
+// 2003, section 3.1), and where the tunnel could not carry the 1280 bytes that IPv6
+// asks of every link otherwise (RFC 2473, section 7.1). All of a peer's IPv6 packets
+// are alike in that, or those of a flow would overtake each other.
+func mayFragment(ip []byte, mtu int) bool {
+	return !df(ip) || header.Version(ip) == 6 && mtu < header.IPv6MinMTU
+}
