@@ -236,6 +236,8 @@ func TestA12TooBigNeverSaysTooLittle(t *testing.T) {
 	p := b.from(tcpFrom(client6, ack, 1001, 1300))
 	require.Equal(t, dpr.Reply, p.Verdict)
 	require.Equal(t, uint32(1280), binary.BigEndian.Uint32(p.Bytes()[44:]), "RFC 8200, section 5")
+	b.requireForward(b.from(tcpFrom(client6, ack, 1001, 1220)), "h2") // 1,280 bytes: there is no less to say
+	require.Equal(t, dpr.Reply, b.from(tcpFrom(client6, ack, 1001, 1221)).Verdict)
 	b.from(tcp(syn, 1000, 0))
 	p = b.from(tcp(ack, 1001, 1300))
 	require.Equal(t, uint16(1000), binary.BigEndian.Uint16(p.Bytes()[26:]))
@@ -330,7 +332,8 @@ func TestA11NoErrorAboutAnError(t *testing.T) {
 	b.from(tcpFrom(client6, syn, 1000, 0))
 	answer := dprtest.TCP(vip, client, dprtest.Options{Flags: ack, Payload: make([]byte, 1400)})
 	long := dprtest.ICMP(router, vip.Addr(), 3, 4, 1400, dprtest.Options{DF: true, Payload: answer[:548]})
-	long6 := dprtest.TooBig(router6, dprtest.TCP(vip6, client6, dprtest.Options{Flags: ack, Payload: make([]byte, 1400)}), 1400, dprtest.LongQuote)
+	answer6 := dprtest.TCP(vip6, client6, dprtest.Options{Flags: ack, Payload: make([]byte, 1400)})
+	long6 := dprtest.ICMP(router6, vip6.Addr(), 2, 0, 1400, dprtest.Options{Payload: answer6[:1280]})
 	require.Equal(t, dpr.Drop, b.from(long).Verdict)
 	require.Equal(t, dpr.Drop, b.from(long6).Verdict)
 	require.Equal(t, uint64(2), b.Stats().Drops[dpr.TooBig])

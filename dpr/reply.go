@@ -10,31 +10,28 @@ import (
 
 // fits reports whether the packet, or each of its segments, fits the tunnel to the
 // peer. An IPv4 packet that does not but may be fragmented is made to; others become
-// an ICMP error that says what would fit (RFC 1191, RFC 8201).
+// an ICMP error that says what would fit (RFC 1191, RFC 8201). IPv6 packets of up to
+// 1280 bytes fit every tunnel.
 func (b *batch) fits(p *Packet, h *header.Packet, to *peer) bool {
-	size := p.Len
+	mtu, size := to.mtu, p.Len
+	if h.Version == 6 {
+		mtu = max(mtu, header.IPv6MinMTU)
+	}
 	if p.GSO.Size > 0 {
 		size = min(size, p.Len-h.PayloadLen+int(p.GSO.Size))
 	}
-	if size <= to.mtu {
+	if size <= mtu {
 		return true
 	}
 	if !h.DF && p.GSO.Size == 0 {
 		b.split(p, h, to)
 		return true
 	}
-	if h.Version == 4 {
-		b.icmpError(p, h, TooBig, header.ICMPFields{
-			Type: header.ICMPUnreachable,
-			Code: header.ICMPCodeFragNeed,
-			Rest: uint32(max(to.mtu, header.IPv4MinMTU)),
-		})
-	} else {
-		b.icmpError(p, h, TooBig, header.ICMPFields{
-			Type: header.ICMPv6TooBig,
-			Rest: uint32(max(to.mtu, header.IPv6MinMTU)),
-		})
+	f := header.ICMPFields{Type: header.ICMPUnreachable, Code: header.ICMPCodeFragNeed, Rest: uint32(mtu)}
+	if h.Version == 6 {
+		f = header.ICMPFields{Type: header.ICMPv6TooBig, Rest: uint32(mtu)}
 	}
+	b.icmpError(p, h, TooBig, f)
 	return false
 }
 

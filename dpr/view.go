@@ -17,7 +17,9 @@ type Peer struct {
 	// ID is the host's ID in the snapshots.
 	ID string
 	// MTU is the length of the longest packet, in bytes, that fits the tunnel to
-	// the peer: the path's MTU less the overhead of the forwarding method.
+	// the peer: the path's MTU less the overhead of the forwarding method. IPv6
+	// packets of up to 1280 bytes go to the uplink even if it is less, since every
+	// link must carry those, in pieces if need be (RFC 8200, section 5).
 	// Default 1452: 1500 less 48, which is right for GUE over IPv4 and IPv6.
 	MTU int
 }
