@@ -181,7 +181,7 @@ func TestGeometricTiesAreBetweenHosts(t *testing.T) {
 // FIGURES 11: share of trials in which the fullest of 256 hosts has 3 of 256
 // connections, by the rule for ties.
 func TestGeometricTieRules(t *testing.T) {
-	const trials = 1000
+	const trials = 500
 	for ties, want := range map[Ties]float64{ToSmaller: 0.75, ToLeft: 0.53, ToAny: 0.26, ToLarger: 0.05} {
 		three, rnd := 0, seeded(54)
 		for trial := range trials {
@@ -218,13 +218,13 @@ func TestGeometricMaximum(t *testing.T) {
 
 // FIGURES 13: the longest arc of n is H_n/n.
 func TestLongestArc(t *testing.T) {
-	const n, rings = 256, 1000
+	const n, rings = 256, 400
 	sum := 0.0
 	for trial := range rings {
 		g := newRing(membersOf(named(n, trial)), 1).regions()
 		sum += n * float64(slices.Max(g.size)) / (1 << 64)
 	}
-	require.InDelta(t, 6.12, sum/rings, 0.15)
+	require.InDelta(t, 6.12, sum/rings, 0.25)
 }
 
 // FIGURES 2.2: the maximum with few hosts and many connections, and what points do.
