@@ -68,9 +68,12 @@ type Config struct {
 	// Interface is the network interface that clients and peers are on. The default
 	// is the one that has Addr.
 	Interface string
+	// Interfaces are those that clients' packets arrive on. The default is Interface,
+	// or else those that have the services' addresses.
+	Interfaces []string
 	// AliasPrefixes bounds the addresses that this host answers from on behalf of
-	// its peers. The default is any address, which only suits a network whose
-	// hosts are all trusted.
+	// its peers; others are logged. The default is any address, which only suits a
+	// network whose hosts are all trusted.
 	AliasPrefixes []netip.Prefix
 	// Queues is the number of TUN queues, each with a reading goroutine. Default 1.
 	Queues int
@@ -111,6 +114,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Queues == 0 {
 		c.Queues = 1
+	}
+	if len(c.Interfaces) == 0 && c.Interface != "" {
+		c.Interfaces = []string{c.Interface}
 	}
 	services := make([]Service, len(c.Services))
 	for i, s := range c.Services {
@@ -155,19 +161,6 @@ const (
 	minPeriod = 10 * time.Millisecond // 100 reports a second cost a percent of a core
 	maxPeriod = time.Minute           // beyond, a dead host is noticed after ten minutes
 )
-
-// services returns what the engine needs to know of the services, with the
-// addresses of this host and the given ones of peers.
-func (c *Config) services(peers []netip.Addr) []dpr.Service {
-	list := make([]dpr.Service, len(c.Services))
-	for i, s := range c.Services {
-		list[i] = dpr.Service{
-			Name: s.Name, Proto: s.Proto, Port: s.Port, PortEnd: s.PortEnd,
-			Addrs: append(append([]netip.Addr(nil), s.Addrs...), peers...),
-		}
-	}
-	return list
-}
 
 // dialled returns the addresses at which this host is dialled, each once.
 func (c *Config) dialled() []netip.Addr {

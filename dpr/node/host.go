@@ -38,6 +38,13 @@ type Host struct {
 	SetPeers func([]Peer) error
 	// SetAliases says which addresses of peers the host is to answer from.
 	SetAliases func([]netip.Addr) error
+	// SetServices replaces the endpoints whose packets come to Devices: those of this
+	// host, Former ones among them. Optional: without it the host must bring those
+	// of all services that Node.Reconfigure may add.
+	SetServices func([]dpr.Service) error
+	// SetKeys replaces the cluster's keys, from which those of the tunnel are derived.
+	// Optional: without it the tunnel has none.
+	SetKeys func([]loadinfo.Key) error
 	// Sockets returns where the kernel counts the service's connections. Optional:
 	// without it, count with Node.Wrap.
 	Sockets func(service string) dpr.Sockets

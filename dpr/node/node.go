@@ -19,18 +19,23 @@ import (
 // A Node is one host of a cluster. Its methods may be called from several
 // goroutines.
 type Node struct {
-	cfg    Config
+	cfg    Config // as it was opened, for what Reconfigure cannot change
+	boot   uint64 // orders the lives of this host
 	host   Host
 	engine *dpr.Engine
 	board  *loadinfo.Board
 	caster *loadinfo.Broadcaster
-	// sockets are the counts of own connections, by service.
-	sockets map[string]dpr.Sockets
+	// current is the configuration in force. Whoever changes it, or makes the parts
+	// follow it, holds wiring.
+	current atomic.Pointer[setup]
+	wiring  sync.Mutex
+	served  []dpr.Service              // the endpoints that the host was told last
+	peers   map[string]loadinfo.Member // those that the engine and the host know
 
 	mu      sync.Mutex
+	sockets map[string]dpr.Sockets // the counts of own connections, by service
 	state   loadinfo.State
-	peers   map[string]loadinfo.Member // those that the engine and the host know
-	healthy map[string]bool            // by service
+	healthy map[string]bool // by service
 }
 
 // New returns a node on the host. The node owns the host from then on: Run closes
@@ -48,15 +53,19 @@ func assemble(cfg Config, host Host) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
+	first := &setup{Config: cfg}
 	n := &Node{
 		cfg: cfg, host: host,
+		boot:    uint64(time.Now().UnixNano()),
+		served:  first.endpoints(nil),
 		state:   loadinfo.Joining,
 		peers:   make(map[string]loadinfo.Member),
 		healthy: make(map[string]bool),
 		sockets: make(map[string]dpr.Sockets),
 	}
+	n.current.Store(first)
 	if n.engine, err = dpr.New(dpr.Config{
-		Services:   cfg.services(nil),
+		Services:   n.served,
 		Seed:       cfg.seed(),
 		MaxFlows:   cfg.MaxFlows,
 		TrackLocal: host.TrackLocal,
@@ -64,11 +73,11 @@ func assemble(cfg Config, host Host) (*Node, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if err := n.countSockets(); err != nil {
+	if err := n.countSockets(first); err != nil {
 		return nil, errors.Join(err, n.engine.Close())
 	}
 	n.board = loadinfo.NewBoard(loadinfo.BoardConfig{Period: cfg.Period, Live: n.engine.Live})
-	if err := n.board.SetSelf(n.self()); err != nil {
+	if err := n.introduce(first); err != nil {
 		return nil, errors.Join(err, n.engine.Close())
 	}
 	if n.caster, err = n.broadcaster(); err != nil {
@@ -78,38 +87,42 @@ func assemble(cfg Config, host Host) (*Node, error) {
 }
 
 // countSockets tells the engine who counts the connections of TCP services: the
-// host's kernel, or else the listeners of Wrap.
-func (n *Node) countSockets() error {
-	for _, s := range n.cfg.Services {
-		if s.Proto != dpr.TCP {
+// host's kernel, or else the listeners of Wrap. A service has one count for life.
+func (n *Node) countSockets(s *setup) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, service := range s.Services {
+		if service.Proto != dpr.TCP {
 			continue // no socket knows a UDP flow, but the engine does
 		}
-		sockets := dpr.Sockets{Live: new(atomic.Int32), Opened: new(atomic.Uint32)}
-		if n.host.Sockets != nil {
-			sockets = n.host.Sockets(s.Name)
+		sockets, known := n.sockets[service.Name]
+		switch {
+		case known:
+		case n.host.Sockets != nil:
+			sockets = n.host.Sockets(service.Name)
+		default:
+			sockets = dpr.Sockets{Live: new(atomic.Int32), Opened: new(atomic.Uint32)}
 		}
-		n.sockets[s.Name] = sockets
-		if err := n.engine.SetSockets(s.Name, sockets); err != nil {
+		n.sockets[service.Name] = sockets
+		if err := n.engine.SetSockets(service.Name, sockets); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// self is what this host says of itself.
-func (n *Node) self() loadinfo.Self {
-	s := loadinfo.Self{
-		ID:      n.cfg.ID,
-		Node:    netip.AddrPortFrom(n.cfg.Addr, n.cfg.TunnelPort),
-		Dialled: n.cfg.dialled(),
-		Weight:  n.cfg.Weight,
-		State:   n.state,
+// introduce puts this host on the board.
+func (n *Node) introduce(s *setup) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	self := s.self()
+	self.Boot, self.State = n.boot, n.state
+	for i := range self.Services {
+		service := &self.Services[i]
+		service.Conns = n.engine.Serving(service.Name)
+		service.Unhealthy = !n.healthyNow(service.Name)
 	}
-	for _, service := range n.cfg.Services {
-		own := loadinfo.OwnService{Name: service.Name, Weight: service.Weight, Conns: n.engine.Serving(service.Name)}
-		s.Services = append(s.Services, own)
-	}
-	return s
+	return n.board.SetSelf(self)
 }
 
 // Run works until ctx is done, which is no error, or a part fails. It returns when
@@ -198,12 +211,20 @@ const joinPeriods = 2
 
 // refresh makes the engine and the host follow the board as of now.
 func (n *Node) refresh(now time.Time) {
+	n.wiring.Lock()
+	defer n.wiring.Unlock()
+	n.forget()
 	n.board.Tick(now)
 	if err := n.followPeers(n.board.Members(now)); err != nil {
 		n.cfg.Logger.Error("cannot follow the cluster's membership", "err", err)
 	}
+	n.choose(now)
+}
+
+// choose gives each service a picker for the load that the board knows of.
+func (n *Node) choose(now time.Time) {
 	state := n.State()
-	for _, s := range n.cfg.Services {
+	for _, s := range n.current.Load().Services {
 		policy := s.Policy
 		if state == loadinfo.Joining {
 			policy = lb.Stay{}
@@ -223,12 +244,10 @@ func (n *Node) followPeers(members []loadinfo.Member) error {
 			next[m.ID] = m
 		}
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	if maps.EqualFunc(n.peers, next, sameWiring) {
 		return nil
 	}
-	if err := n.wire(next); err != nil {
+	if err := n.wire(n.current.Load(), next); err != nil {
 		return err
 	}
 	n.peers = next
@@ -244,17 +263,12 @@ func sameWiring(a, b loadinfo.Member) bool {
 
 // wire tells the parts of the peers: first who may be answered for, then who may
 // send, at last to whom flows may go.
-func (n *Node) wire(peers map[string]loadinfo.Member) error {
-	var aliases []netip.Addr
-	for _, m := range peers {
-		aliases = append(aliases, m.Dialled...)
-	}
-	own := n.cfg.dialled()
-	aliases = slices.DeleteFunc(unique(aliases), func(a netip.Addr) bool { return slices.Contains(own, a) })
+func (n *Node) wire(s *setup, peers map[string]loadinfo.Member) error {
+	aliases := n.aliases(s, peers)
 	if err := n.host.SetAliases(aliases); err != nil {
 		return fmt.Errorf("addresses of peers: %w", err)
 	}
-	if err := n.engine.SetServices(n.cfg.services(aliases)); err != nil {
+	if err := n.engine.SetServices(s.endpoints(aliases)); err != nil {
 		return err
 	}
 	list, uplink := make([]dpr.Peer, 0, len(peers)), make([]Peer, 0, len(peers))
@@ -271,6 +285,23 @@ func (n *Node) wire(peers map[string]loadinfo.Member) error {
 		return fmt.Errorf("tunnels to peers: %w", err)
 	}
 	return nil
+}
+
+// aliases returns the addresses of the peers that this host is to answer from.
+func (n *Node) aliases(s *setup, peers map[string]loadinfo.Member) []netip.Addr {
+	var list []netip.Addr
+	for _, m := range peers {
+		for _, a := range m.Dialled {
+			if s.mayAlias(a) {
+				list = append(list, a)
+			} else {
+				n.cfg.Logger.Warn("address of a peer is outside AliasPrefixes, its connections cannot be served here",
+					"peer", m.ID, "addr", a)
+			}
+		}
+	}
+	own := s.dialled()
+	return slices.DeleteFunc(unique(list), func(a netip.Addr) bool { return slices.Contains(own, a) })
 }
 
 // unique sorts the addresses and removes what is there twice.

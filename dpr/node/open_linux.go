@@ -53,17 +53,13 @@ func (l *linux) open() error {
 
 // openTunnel opens the GUE sockets.
 func (l *linux) openTunnel() error {
-	var keys []gue.Key
-	for _, k := range l.cfg.Keys {
-		keys = append(keys, gue.Key{ID: k.ID, Secret: tunnelSecret(k.Secret)})
-	}
 	ifi, err := interfaceOf(l.cfg.Interface, l.cfg.Addr)
 	if err != nil {
 		return err
 	}
 	u, err := gue.Open(gue.Config{
 		Listen: []netip.AddrPort{netip.AddrPortFrom(l.cfg.Addr, l.cfg.TunnelPort)},
-		Keys:   keys,
+		Keys:   tunnelKeys(l.cfg.Keys),
 		Queues: l.cfg.Queues,
 		Log:    l.cfg.Logger,
 	})
@@ -81,6 +77,7 @@ func (l *linux) openTunnel() error {
 		}
 		return u.SetPeers(list)
 	}
+	l.host.SetKeys = func(keys []loadinfo.Key) error { return u.SetKeys(tunnelKeys(keys)...) }
 	l.host.Tunnel = func() TunnelStats { return tunnelStats(u.Stats()) }
 	return nil
 }
@@ -95,6 +92,14 @@ func tunnelStats(s gue.Stats) TunnelStats {
 
 // overhead is what the tunnel adds to each packet.
 func (l *linux) overhead() int { return gue.Overhead(l.cfg.Addr.Is6(), len(l.cfg.Keys) > 0) }
+
+func tunnelKeys(keys []loadinfo.Key) []gue.Key {
+	list := make([]gue.Key, len(keys))
+	for i, k := range keys {
+		list[i] = gue.Key{ID: k.ID, Secret: tunnelSecret(k.Secret)}
+	}
+	return list
+}
 
 // tunnelSecret derives the tunnel's key from the cluster's.
 func tunnelSecret(secret []byte) (key [16]byte) {
@@ -155,13 +160,7 @@ func reportAddr(addr netip.Addr) netip.Addr {
 
 // openMeter has the kernel count connections.
 func (l *linux) openMeter() error {
-	var services []sockmeter.Service
-	for _, s := range l.cfg.Services {
-		if s.Proto == dpr.TCP {
-			services = append(services, sockmeter.Service{Name: s.Name, Port: s.Port, PortEnd: s.PortEnd})
-		}
-	}
-	m, err := sockmeter.Open(sockmeter.Config{Services: services, Logger: l.cfg.Logger})
+	m, err := sockmeter.Open(sockmeter.Config{Services: metered(l.endpoints()), Logger: l.cfg.Logger})
 	if err != nil {
 		return err
 	}
@@ -169,6 +168,15 @@ func (l *linux) openMeter() error {
 		return dpr.Sockets{Live: m.Counter(service), Opened: m.Opened(service)}
 	}
 	l.host.Listening = m.Listening
+	l.host.SetServices = func(list []dpr.Service) error {
+		if err := l.checkInterfaces(list); err != nil {
+			return err
+		}
+		if err := m.SetServices(metered(list)); err != nil {
+			return err
+		}
+		return l.net.SetServices(captured(list))
+	}
 	l.host.Run, l.host.Close = m.Run, m.Close
 	return nil
 }
@@ -182,17 +190,12 @@ func (l *linux) openNet() error {
 	for _, q := range t.Queues {
 		l.host.Devices = append(l.host.Devices, q)
 	}
-	var interfaces []string
-	if l.cfg.Interface != "" {
-		interfaces = []string{l.cfg.Interface}
-	}
 	if l.net, err = hostnet.Open(hostnet.Config{
-		TUN:           t.Name,
-		Interfaces:    interfaces,
-		Services:      captured(l.cfg.Services),
-		AliasPrefixes: l.cfg.AliasPrefixes,
-		Overhead:      l.overhead(),
-		Log:           l.cfg.Logger,
+		TUN:        t.Name,
+		Interfaces: l.cfg.Interfaces,
+		Services:   captured(l.endpoints()),
+		Overhead:   l.overhead(),
+		Log:        l.cfg.Logger,
 	}); err != nil {
 		return err
 	}
@@ -201,14 +204,6 @@ func (l *linux) openNet() error {
 	l.host.Capture = l.net.Stats
 	l.host.Unwire = l.net.Close
 	return l.openReplies()
-}
-
-func captured(services []Service) []hostnet.Service {
-	list := make([]hostnet.Service, len(services))
-	for i, s := range services {
-		list[i] = hostnet.Service{Protocol: uint8(s.Proto), Port: s.Port, PortEnd: s.PortEnd, Addrs: s.Addrs}
-	}
-	return list
 }
 
 // openReplies opens the sockets that the engine's own packets leave by.

@@ -88,9 +88,9 @@ func (n *Node) Status() Status {
 	n.host.count(&s)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, service := range n.cfg.Services {
+	for _, service := range n.current.Load().Services {
 		s.Services[service.Name] = ServiceStatus{
-			Conns:   int(n.board.Counter(service.Name).Load()),
+			Conns:   n.conns(service.Name),
 			Healthy: n.healthyNow(service.Name),
 		}
 	}
@@ -115,8 +115,9 @@ func (n *Node) watchHealth(ctx context.Context) error {
 	tick := time.NewTicker(healthEvery)
 	defer tick.Stop()
 	for {
-		for i := range n.cfg.Services {
-			n.checkHealth(&n.cfg.Services[i])
+		services := n.current.Load().Services
+		for i := range services {
+			n.checkHealth(&services[i])
 		}
 		select {
 		case <-ctx.Done():
