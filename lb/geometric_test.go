@@ -181,7 +181,7 @@ func TestGeometricTiesAreBetweenHosts(t *testing.T) {
 // FIGURES 11: share of trials in which the fullest of 256 hosts has 3 of 256
 // connections, by the rule for ties.
 func TestGeometricTieRules(t *testing.T) {
-	const trials = 500
+	const trials = 1000
 	for ties, want := range map[Ties]float64{ToSmaller: 0.75, ToLeft: 0.53, ToAny: 0.26, ToLarger: 0.05} {
 		three, rnd := 0, seeded(54)
 		for trial := range trials {
