@@ -151,10 +151,11 @@ func (c Config) Validate() error {
 }
 
 // handoverTime is how long a flow that is served here is remembered until its SYN
-// has made a socket: far above the time that takes, so that a SYN that the network
-// doubled meets the same answer, and not above the time until a client repeats it
-// (RFC 6298, section 2.1: 1 s), when the socket is there.
-const handoverTime = time.Second
+// has made a socket. The network may double a SYN, and a host that is starved of
+// processor time may not have looked at the first when the client repeats it, once a
+// second (see Timeouts.Embryonic): all must meet the same answer. A longer time
+// would only fill the table.
+const handoverTime = 10 * time.Second
 
 // maxTimeout keeps idle times far from half the range of the table's clock.
 const maxTimeout = 7 * 24 * time.Hour

@@ -32,11 +32,37 @@ type memoryCluster struct {
 	hosts   []*memoryHost
 	clients []*memoryClient
 
+	nodes, stacks parts // nodes end first: they use the stacks
+}
+
+// parts are goroutines that end together.
+type parts struct {
+	ctx    context.Context
 	cancel context.CancelFunc
 	ended  sync.WaitGroup
 
 	mu  sync.Mutex
-	err error // of the first part that failed
+	err error
+}
+
+func (p *parts) begin(ctx context.Context) { p.ctx, p.cancel = context.WithCancel(ctx) }
+
+// run runs a part, which ends when p.ctx does, and keeps its error.
+func (p *parts) run(part func(context.Context) error) {
+	p.ended.Go(func() {
+		if err := part(p.ctx); err != nil {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.err = errors.Join(p.err, err)
+		}
+	})
+}
+
+// end ends all parts and returns what went wrong with them.
+func (p *parts) end() error {
+	p.cancel()
+	p.ended.Wait()
+	return p.err
 }
 
 type memoryHost struct {
@@ -59,8 +85,9 @@ var perfectLink = dprtest.Link{MTU: mtu, Queue: 4096}
 
 func newMemoryCluster(ctx context.Context, o options) (cluster, error) {
 	gvisorlog.SetTarget(gvisorlog.GoogleEmitter{Writer: &gvisorlog.Writer{Next: io.Discard}}) // it reports lost handshakes
-	ctx, cancel := context.WithCancel(ctx)
-	c := &memoryCluster{o: o, network: dprtest.NewNetwork(1), cancel: cancel}
+	c := &memoryCluster{o: o, network: dprtest.NewNetwork(1)}
+	c.nodes.begin(context.WithoutCancel(ctx))
+	c.stacks.begin(context.WithoutCancel(ctx))
 	if err := c.build(ctx); err != nil {
 		return nil, errors.Join(err, c.close())
 	}
@@ -73,32 +100,21 @@ func (c *memoryCluster) build(ctx context.Context) error {
 		reports = append(reports, netip.AddrPortFrom(address(c.o.IPv6, hosts, i), reportPort))
 	}
 	for i := range c.o.Hosts {
-		if err := c.addHost(ctx, i, reports); err != nil {
+		if err := c.addHost(i, reports); err != nil {
 			return err
 		}
 	}
 	for i := range min(maxClients, c.o.Concurrency, c.o.Requests) {
-		if err := c.addClient(ctx, i); err != nil {
+		if err := c.addClient(i); err != nil {
 			return err
 		}
 	}
 	return c.awaitUp(ctx)
 }
 
-// part runs a part of the cluster until it ends, and keeps its error.
-func (c *memoryCluster) part(run func() error) {
-	c.ended.Go(func() {
-		if err := run(); err != nil {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.err = errors.Join(c.err, err)
-		}
-	})
-}
-
 // addHost adds a host with two interfaces: one that clients dial, with the stack
 // behind it, and one for the tunnel.
-func (c *memoryCluster) addHost(ctx context.Context, i int, reports []netip.AddrPort) error {
+func (c *memoryCluster) addHost(i int, reports []netip.AddrPort) error {
 	h := &memoryHost{name: fmt.Sprintf("h%d", i+1), addr: address(c.o.IPv6, hosts, i), web: &web{serviceTime: c.o.ServiceTime}}
 	tunnel := address(c.o.IPv6, tunnels, i)
 	overhead := gue.Overhead(c.o.IPv6, false)
@@ -106,7 +122,7 @@ func (c *memoryCluster) addHost(ctx context.Context, i int, reports []netip.Addr
 	if err != nil {
 		return err
 	}
-	c.part(func() error { return stack.Run(ctx) })
+	c.stacks.run(stack.Run)
 	under, err := c.network.Join(c.o.link, tunnel)
 	if err != nil {
 		return err
@@ -148,8 +164,8 @@ func (c *memoryCluster) addHost(ctx context.Context, i int, reports []netip.Addr
 		return err
 	}
 	c.hosts = append(c.hosts, h)
-	c.part(func() error { return h.node.Run(ctx) })
-	return c.serve(ctx, h, stack)
+	c.nodes.run(h.node.Run)
+	return c.serve(h, stack)
 }
 
 // stack makes a host's stack on the network; wrap may put something before its
@@ -177,14 +193,14 @@ func isService(pkt []byte) bool {
 	return h.Parse(pkt) == header.OK && h.Proto == header.ProtoTCP && h.DstPort == servicePort
 }
 
-func (c *memoryCluster) serve(ctx context.Context, h *memoryHost, stack *netstack.Host) error {
+func (c *memoryCluster) serve(h *memoryHost, stack *netstack.Host) error {
 	ln, err := stack.Listen(servicePort)
 	if err != nil {
 		return err
 	}
 	server := &http.Server{Handler: h.web}
-	context.AfterFunc(ctx, func() { server.Close() })
-	c.part(func() error {
+	c.nodes.run(func(ctx context.Context) error {
+		context.AfterFunc(ctx, func() { server.Close() })
 		if err := server.Serve(h.node.Wrap(serviceName, ln)); ctx.Err() == nil {
 			return err
 		}
@@ -193,7 +209,7 @@ func (c *memoryCluster) serve(ctx context.Context, h *memoryHost, stack *netstac
 	return nil
 }
 
-func (c *memoryCluster) addClient(ctx context.Context, i int) error {
+func (c *memoryCluster) addClient(i int) error {
 	client := &memoryClient{}
 	addr := address(c.o.IPv6, clients, i)
 	stack, err := c.stack(fmt.Sprintf("c%d", i+1), addr, 0, func(d dpr.Device) dpr.Device {
@@ -203,7 +219,7 @@ func (c *memoryCluster) addClient(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	c.part(func() error { return stack.Run(ctx) })
+	c.stacks.run(stack.Run)
 	n := min(maxClients, c.o.Concurrency, c.o.Requests)
 	client.load = &load{
 		dial: func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
@@ -302,10 +318,7 @@ func (c *memoryCluster) enter() string {
 }
 
 func (c *memoryCluster) close() error {
-	c.cancel()
-	c.ended.Wait()
-	c.network.Close()
-	return c.err
+	return errors.Join(c.nodes.end(), c.stacks.end(), c.network.Close())
 }
 
 // udpConn gives a packet connection the two methods that reports need.
