@@ -1,7 +1,6 @@
 package node
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -138,29 +137,6 @@ func (s Service) withDefaults(addr netip.Addr) Service {
 	}
 	return s
 }
-
-func (c *Config) validate() error {
-	switch {
-	case !c.Addr.IsValid() || c.Addr.IsUnspecified() || c.Addr.IsLoopback() || c.Addr.IsMulticast():
-		return fmt.Errorf("node: Addr %v: give the unicast address at which peers reach this host", c.Addr)
-	case c.Addr.Zone() != "":
-		return fmt.Errorf("node: Addr %v: give an address that is valid beyond one link", c.Addr)
-	case len(c.Services) == 0:
-		return errors.New("node: Services is empty: give at least one")
-	case c.TunnelPort == c.ReportPort:
-		return fmt.Errorf("node: TunnelPort and ReportPort are both %d: give different ports", c.TunnelPort)
-	case c.Period < minPeriod || c.Period > maxPeriod:
-		return fmt.Errorf("node: Period %v: must be %v to %v", c.Period, minPeriod, maxPeriod)
-	case c.Queues < 0:
-		return fmt.Errorf("node: Queues %d: must not be negative", c.Queues)
-	}
-	return nil
-}
-
-const (
-	minPeriod = 10 * time.Millisecond // 100 reports a second cost a percent of a core
-	maxPeriod = time.Minute           // beyond, a dead host is noticed after ten minutes
-)
 
 // dialled returns the addresses at which this host is dialled, each once.
 func (c *Config) dialled() []netip.Addr {

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/carom-dpr/carom/dpr"
 	"github.com/carom-dpr/carom/dpr/gue"
 	"github.com/carom-dpr/carom/dpr/hostnet"
@@ -20,9 +22,10 @@ import (
 
 // Open makes a node of this host: it creates a TUN interface, captures the
 // services' packets, opens the tunnel and the socket for reports, and counts
-// connections in the kernel. It needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF (on
-// some systems CAP_SYS_ADMIN); what is missing is named in the error. If Open fails
-// nothing on the host has changed. Call Run, which also undoes what Open did.
+// connections in the kernel. It needs CAP_NET_ADMIN and CAP_BPF (on some systems
+// CAP_SYS_ADMIN); a hostnet.Lack in the error names what is missing. CAP_NET_RAW is
+// only missed in the log. If Open fails nothing on the host has changed. Call Run,
+// which also undoes what Open did.
 func Open(cfg Config) (*Node, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -30,7 +33,7 @@ func Open(cfg Config) (*Node, error) {
 	}
 	l := &linux{cfg: cfg}
 	if err := l.open(); err != nil {
-		return nil, errors.Join(err, l.host.unwire(), l.host.close())
+		return nil, errors.Join(err, l.host.unwire(), l.host.close(), hostnet.Probe())
 	}
 	return New(cfg, l.host)
 }
@@ -64,7 +67,7 @@ func (l *linux) openTunnel() error {
 		Log:    l.cfg.Logger,
 	})
 	if err != nil {
-		return err
+		return fmt.Errorf("TunnelPort %d: %w", l.cfg.TunnelPort, err)
 	}
 	for _, q := range u.Queues {
 		l.host.Uplinks = append(l.host.Uplinks, q)
@@ -114,7 +117,7 @@ func interfaceOf(name string, addr netip.Addr) (*net.Interface, error) {
 	if name != "" {
 		ifi, err := net.InterfaceByName(name)
 		if err != nil {
-			return nil, fmt.Errorf("Interface %q: %w", name, err)
+			return nil, fmt.Errorf("Interface %q: %w: give one of this host's, or none for the one with Addr", name, err)
 		}
 		return ifi, nil
 	}
@@ -142,6 +145,9 @@ func isAddr(a net.Addr, addr netip.Addr) bool {
 
 func (l *linux) openReports() error {
 	conn, err := loadinfo.Listen(netip.AddrPortFrom(reportAddr(l.cfg.Addr), l.cfg.ReportPort))
+	if errors.Is(err, unix.EADDRINUSE) {
+		return fmt.Errorf("ReportPort %d: %w: another process has this port, stop it or choose another", l.cfg.ReportPort, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -206,15 +212,20 @@ func (l *linux) openNet() error {
 	return l.openReplies()
 }
 
-// openReplies opens the sockets that the engine's own packets leave by.
+// openReplies opens the sockets that the engine's own packets leave by. A node does
+// without where it must.
 func (l *linux) openReplies() error {
+	meterRun, meterClose := l.host.Run, l.host.Close
+	l.host.Run = func(ctx context.Context) error { return both(ctx, meterRun, l.net.Run) }
 	raw, err := hostnet.NewRawSender()
+	if errors.Is(err, unix.EPERM) {
+		l.cfg.Logger.Warn("ICMP errors and resets of the engine's own are not sent; all else works", "err", err)
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	l.host.Replies = raw
-	meterRun, meterClose := l.host.Run, l.host.Close
-	l.host.Run = func(ctx context.Context) error { return both(ctx, meterRun, l.net.Run) }
 	l.host.Close = func() error { return errors.Join(raw.Close(), meterClose()) }
 	return nil
 }

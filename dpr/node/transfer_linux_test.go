@@ -91,25 +91,29 @@ func TestRedirectedTransfer(t *testing.T) {
 		a, b, size := w.hosts["a"], w.hosts["b"], sizes[v6]
 
 		t.Run("download", func(t *testing.T) {
-			entry, serving := a.node.Status(), b.node.Status()
 			c := servedBy(t, w.client, a.at(port), "b")
+			entry, serving := a.node.Status(), b.node.Status()
 			began := time.Now()
 			c.download(t, size)
 			took := time.Since(began)
-			in, out, sent := a.since(entry), b.since(serving), uint64(c.info(t).Segs_out)
+			var in, out traffic
+			eventually(t, "no packet is under way", func() bool {
+				in, out = a.since(entry), b.since(serving)
+				return out.total == out.fromPeers && in.total == in.engine[dpr.Forward]
+			})
 			report(t, "download", size, took, in, out)
+			sent := uint64(c.info(t).Segs_out)
 			t.Logf("the client sent %d segments and received %d", sent, c.info(t).Segs_in)
 
 			require.Equal(t, map[dpr.Verdict]uint64{dpr.Forward: in.total}, in.engine)
 			require.Zero(t, in.fromPeers, "entry host: no packet of the answer")
 			require.LessOrEqual(t, in.total, sent, "entry host: the client's packets only")
-			require.Equal(t, out.fromPeers, out.total, "serving host: no packet but the peer's")
-			require.Equal(t, map[dpr.Verdict]uint64{dpr.Local: out.total}, out.engine)
+			require.Equal(t, map[dpr.Verdict]uint64{dpr.Local: out.fromPeers}, out.engine, "serving host: none but the peer's")
 			require.Zero(t, out.capture.CapturedSYN+out.capture.CapturedOther)
 		})
 		t.Run("upload", func(t *testing.T) {
-			entry, serving := a.node.Status(), b.node.Status()
 			c := servedBy(t, w.client, a.at(port), "b")
+			entry, serving := a.node.Status(), b.node.Status()
 			began := time.Now()
 			c.upload(t, size)
 			report(t, "upload", size, time.Since(began), a.since(entry), b.since(serving))
@@ -135,15 +139,15 @@ func TestLocalConnection(t *testing.T) {
 	eachFamily(t, func(t *testing.T, v6 bool) {
 		w := cluster(t, v6, map[string]string{"a": ""})
 		a := w.hosts["a"]
-		before := a.node.Status()
 		c := mustDial(t, w.client, a.at(port))
+		t.Logf("until it is served: engine %v", a.node.Status().Engine.Verdicts)
+		before := a.node.Status()
 		c.download(t, 64*mebibyte)
 		c.upload(t, 64*mebibyte)
 		d := a.since(before)
 		t.Logf("128 MiB: engine %v, capture %+v", d.engine, d.capture)
-		require.Equal(t, map[dpr.Verdict]uint64{dpr.Local: 1}, d.engine, "the SYN")
-		require.EqualValues(t, 1, d.capture.CapturedSYN)
-		require.Zero(t, d.capture.CapturedOther)
+		require.Zero(t, d.total)
+		require.Zero(t, d.capture.CapturedSYN+d.capture.CapturedOther)
 		require.NotZero(t, d.capture.LocalSocket)
 
 		before = a.node.Status()

@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -76,7 +78,8 @@ func eachFamily(t *testing.T, test func(t *testing.T, v6 bool)) {
 	}
 }
 
-// newWorld makes hosts of the given names, on which nothing runs yet.
+// newWorld makes hosts of the given names, on which nothing runs yet. All have
+// addresses of both families; v6 says which one host.addr is of.
 func newWorld(t *testing.T, v6 bool, names ...string) *world {
 	t.Helper()
 	lab.Require(t)
@@ -85,13 +88,14 @@ func newWorld(t *testing.T, v6 bool, names ...string) *world {
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
 	w := &world{lab: l, hosts: make(map[string]*host)}
 	add := func(name string, last byte) (*lab.Host, netip.Addr) {
-		addr, bits := netip.AddrFrom4([4]byte{10, 1, 0, last}), 24
-		if v6 {
-			addr, bits = netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x01, 15: last}), 64
-		}
-		h, err := l.AddHost(name, netip.PrefixFrom(addr, bits))
+		v4 := netip.AddrFrom4([4]byte{10, 1, 0, last})
+		addr6 := netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x01, 15: last})
+		h, err := l.AddHost(name, netip.PrefixFrom(v4, 24), netip.PrefixFrom(addr6, 64))
 		require.NoError(t, err)
-		return h, addr
+		if v6 {
+			return h, addr6
+		}
+		return h, v4
 	}
 	w.client, _ = add("client", 101)
 	w.evil, _ = add("evil", 102)
@@ -110,10 +114,11 @@ type role struct {
 	Report []netip.AddrPort
 	// SendTo is the host that gets all new connections; without it they stay.
 	SendTo string
+	Level  slog.Level // of what is logged
 }
 
 func (h *host) role(sendTo string) role {
-	return role{ID: h.Name(), Addr: h.addr, Report: h.w.reports, SendTo: sendTo}
+	return role{ID: h.Name(), Addr: h.addr, Report: h.w.reports, SendTo: sendTo, Level: slog.LevelError}
 }
 
 func (r role) config() node.Config {
@@ -124,7 +129,7 @@ func (r role) config() node.Config {
 		Report:   r.Report,
 		Keys:     []loadinfo.Key{{ID: 1, Secret: secret}},
 		Period:   period,
-		Logger:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
+		Logger:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: r.Level})),
 	}
 }
 
@@ -231,12 +236,15 @@ func (h *host) at(port uint16) netip.AddrPort { return netip.AddrPortFrom(h.addr
 // childVariable holds the role of a child process, as JSON.
 const childVariable = "CAROM_NODE_CHILD"
 
+// ready is what a child prints when it sees all hosts up.
+const ready = "ready"
+
 // start runs a node in a process of its own and returns when it sees all hosts up.
 // stop ends it as an operator would.
 func (h *host) start(t *testing.T, r role) *os.Process {
 	t.Helper()
 	cmd, out := h.command(t, r)
-	require.Equal(t, "ready", line(t, out))
+	require.Equal(t, ready, line(t, out))
 	ended := false
 	h.stop = func() {
 		if !ended {
@@ -255,18 +263,54 @@ func (h *host) start(t *testing.T, r role) *os.Process {
 	return cmd.Process
 }
 
-// command starts a child.
+// command starts a child. What it logs goes where this process's log goes.
 func (h *host) command(t *testing.T, r role) (*exec.Cmd, *bufio.Reader) {
 	t.Helper()
-	spec, err := json.Marshal(r)
-	require.NoError(t, err)
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), childVariable+"="+string(spec))
+	cmd := child(t, r)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, h.Start(cmd))
 	return cmd, bufio.NewReader(out)
+}
+
+func child(t *testing.T, r role) *exec.Cmd {
+	t.Helper()
+	spec, err := json.Marshal(r)
+	require.NoError(t, err)
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), childVariable+"="+string(spec))
+	return cmd
+}
+
+// unprivileged runs a child as an ordinary user that has only those capabilities
+// until it is ready or has failed, and returns what it says, logs included.
+func (h *host) unprivileged(t *testing.T, caps []uintptr) string {
+	t.Helper()
+	const nobody = 65534
+	r := h.role("")
+	r.Level = slog.LevelWarn
+	cmd := child(t, r)
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Credential:  &syscall.Credential{Uid: nobody, Gid: nobody},
+		AmbientCaps: caps,
+	}
+	out, in, err := os.Pipe()
+	require.NoError(t, err)
+	defer out.Close()
+	cmd.Stdout, cmd.Stderr = in, in
+	err = h.Start(cmd)
+	in.Close()
+	require.NoError(t, err)
+	var said strings.Builder
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		fmt.Fprintln(&said, lines.Text())
+		if lines.Text() == ready {
+			_ = cmd.Process.Signal(unix.SIGTERM)
+		}
+	}
+	_ = cmd.Wait() // it may have failed, as it says
+	return said.String()
 }
 
 func line(t *testing.T, r *bufio.Reader) string {
@@ -284,7 +328,7 @@ func runChild(spec string) int {
 		err = r.run()
 	}
 	if err != nil {
-		fmt.Printf("%q\n", err)
+		fmt.Println(err)
 		return 1
 	}
 	return 0
@@ -308,6 +352,6 @@ func (r role) run() error {
 		case <-tick.C:
 		}
 	}
-	fmt.Println("ready")
+	fmt.Println(ready)
 	return <-done
 }

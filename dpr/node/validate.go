@@ -1,0 +1,146 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+	"unicode/utf8"
+
+	"github.com/carom-dpr/carom/dpr"
+	"github.com/carom-dpr/carom/loadinfo"
+)
+
+// What the fields of a Config may be at most.
+const (
+	minPeriod = 10 * time.Millisecond // 100 reports a second cost a percent of a core
+	maxPeriod = time.Minute           // beyond, a dead host is noticed after ten minutes
+	maxWeight = 1<<16 - 1             // 16 bits of a report
+	maxQueues = 256                   // the kernel's limit for a TUN
+)
+
+// validate returns an error that names the field that cannot be and the remedy. It
+// is asked before anything is opened, and knows what the parts will refuse, so that
+// errors speak of the fields of this package. Limits of the flow table are left to
+// dpr, whose fields have the same names.
+func (c *Config) validate() error {
+	for _, check := range []func() error{c.validateSelf, c.validateNetwork, c.validateKeys, c.validateServices} {
+		if err := check(); err != nil {
+			return fmt.Errorf("node: %w", err)
+		}
+	}
+	return nil
+}
+
+func (c *Config) validateSelf() error {
+	switch {
+	case len(c.ID) > loadinfo.MaxID || !utf8.ValidString(c.ID):
+		return fmt.Errorf("ID %q: give 1 to %d bytes of UTF-8", c.ID, loadinfo.MaxID)
+	case !c.Addr.IsValid():
+		return errors.New("Addr is missing: give the unicast address at which peers reach this host")
+	case !unicast(c.Addr) || c.Addr.IsLoopback():
+		return fmt.Errorf("Addr %v: give the unicast address at which peers reach this host", c.Addr)
+	case c.Weight > maxWeight:
+		return fmt.Errorf("Weight %d: give at most %d", c.Weight, maxWeight)
+	case c.Period < minPeriod || c.Period > maxPeriod:
+		return fmt.Errorf("Period %v: give %v to %v", c.Period, minPeriod, maxPeriod)
+	case c.Queues < 0 || c.Queues > maxQueues:
+		return fmt.Errorf("Queues %d: give 1 to %d", c.Queues, maxQueues)
+	}
+	return nil
+}
+
+// unicast reports whether other hosts can send to the address.
+func unicast(a netip.Addr) bool {
+	return a.IsValid() && a.Zone() == "" && !a.IsUnspecified() && !a.IsMulticast()
+}
+
+func (c *Config) validateNetwork() error {
+	if c.TunnelPort == c.ReportPort {
+		return fmt.Errorf("TunnelPort and ReportPort are both %d: give different ports", c.TunnelPort)
+	}
+	for i, to := range c.Report {
+		if !to.Addr().IsValid() || to.Addr().IsUnspecified() || to.Port() == 0 {
+			return fmt.Errorf("Report[%d] is %v: give an address and a port to send reports to", i, to)
+		}
+	}
+	for i, p := range c.AliasPrefixes {
+		if !p.IsValid() {
+			return fmt.Errorf("AliasPrefixes[%d] is %v: give an address and a prefix length", i, p)
+		}
+	}
+	return nil
+}
+
+func (c *Config) validateKeys() error {
+	if len(c.Keys) == 0 {
+		return nil
+	}
+	if _, err := loadinfo.NewKeyring(c.Keys...); err != nil {
+		return fmt.Errorf("Keys: %w", err)
+	}
+	return nil
+}
+
+func (c *Config) validateServices() error {
+	switch n := len(c.Services); {
+	case n == 0:
+		return errors.New("Services is empty: give at least one")
+	case n > loadinfo.MaxServices:
+		return fmt.Errorf("Services: there are %d: give at most %d", n, loadinfo.MaxServices)
+	}
+	if n := len(c.dialled()); n > loadinfo.MaxDialled {
+		return fmt.Errorf("Services: their Addrs are %d addresses: give at most %d", n, loadinfo.MaxDialled)
+	}
+	for i := range c.Services {
+		err := c.validateService(&c.Services[i])
+		for j := 0; err == nil && j < i; j++ {
+			err = c.Services[i].conflict(&c.Services[j])
+		}
+		if err != nil {
+			return fmt.Errorf("Services[%d] %q: %w", i, c.Services[i].Name, err)
+		}
+	}
+	return nil
+}
+
+func (c *Config) validateService(s *Service) error {
+	switch {
+	case s.Name == "":
+		return errors.New("Name is empty: give the service a name")
+	case s.Proto != dpr.TCP && s.Proto != dpr.UDP:
+		return fmt.Errorf("Proto %d: give TCP (6) or UDP (17)", s.Proto)
+	case s.Port == 0:
+		return errors.New("Port is 0: give the port that clients dial")
+	case s.PortEnd != 0 && s.PortEnd < s.Port:
+		return fmt.Errorf("PortEnd %d lies before Port %d: give the last port of a range, or 0", s.PortEnd, s.Port)
+	case s.Weight > maxWeight:
+		return fmt.Errorf("Weight %d: give at most %d", s.Weight, maxWeight)
+	case s.Proto == dpr.UDP && s.has(c.TunnelPort):
+		return fmt.Errorf("TunnelPort %d is one of its ports: give others", c.TunnelPort)
+	case s.Proto == dpr.UDP && s.has(c.ReportPort):
+		return fmt.Errorf("ReportPort %d is one of its ports: give others", c.ReportPort)
+	}
+	for i, a := range s.Addrs {
+		if !unicast(a) {
+			return fmt.Errorf("Addrs[%d] is %v: give a unicast address that is valid beyond one link", i, a)
+		}
+	}
+	return nil
+}
+
+// has reports whether the port is one of the service's.
+func (s *Service) has(port uint16) bool { return s.Port <= port && port <= max(s.Port, s.PortEnd) }
+
+// conflict says why the services cannot both be. TCP connections are counted by
+// port, whatever their address.
+func (s *Service) conflict(o *Service) error {
+	port := max(s.Port, o.Port)
+	switch {
+	case s.Name == o.Name:
+		return errors.New("the name is there twice: give each service its own")
+	case s.Proto == dpr.TCP && o.Proto == dpr.TCP && s.has(port) && o.has(port):
+		return fmt.Errorf("port %d is one of %q, too: give each TCP service its own ports", port, o.Name)
+	}
+	return nil
+}
