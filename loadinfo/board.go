@@ -27,9 +27,9 @@ type BoardConfig struct {
 	// comes back with a lower Boot.
 	DownAfter time.Duration
 	// Blackout is how long a host of which the board has no history, or only a
-	// silence, must have been heard before it gets new connections; 0 means 2
-	// periods, NoBlackout none. Until then a single datagram, recorded or come by a
-	// detour, could bring a dead host back.
+	// silence, must have been heard before it gets new connections: three times at
+	// least, and never StaleAfter apart. 0 means 2 periods, NoBlackout none. Without,
+	// a single datagram, recorded or come by a detour, could bring a dead host back.
 	Blackout time.Duration
 	// ForgetAfter is the silence after which nothing is kept of a host; 0 means an
 	// hour. Until then its old reports are refused.
@@ -99,6 +99,7 @@ type record struct {
 	report Report
 	heard  time.Time
 	since  time.Time // when it was first heard, or came back
+	times  int       // how often it has been heard since, up to blackoutReports
 	back   bool      // it came back from silence
 	failed time.Time // when another said that it is dead; zero: nobody did
 	state  State     // at the last Tick; to tell a change
@@ -133,18 +134,19 @@ func (b *Board) Receive(r Report, now time.Time) error {
 		return err
 	}
 	rec := b.hosts[r.ID]
-	switch {
-	case rec == nil:
+	if rec == nil {
 		rec = &record{since: now, live: map[ServiceID]counter{}}
 		b.hosts[r.ID] = rec
-	case b.dead(rec, now):
-		rec.since, rec.back = now, r.Boot == rec.report.Boot
+	} else if b.dead(rec, now) {
+		rec.since, rec.times, rec.back = now, 0, r.Boot == rec.report.Boot
+	} else if b.inBlackout(rec) && b.stale(rec, now) {
+		rec.since, rec.times = now, 0
 	}
 	if now.After(rec.failed) {
 		rec.failed = time.Time{}
 	}
 	b.move(rec.report.Node, &r)
-	rec.report, rec.heard = r, now
+	rec.report, rec.heard, rec.times = r, now, min(rec.times+1, blackoutReports)
 	rec.state = b.stateIn(pool{heard: 1}, rec, now)
 	for _, s := range r.Services {
 		if name, asked := b.services[s.ID]; asked {

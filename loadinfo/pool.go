@@ -93,14 +93,35 @@ func (b *Board) patience(rec *record) float64 {
 	return min(max(float64(rec.report.Period)/float64(b.cfg.Period), 1), most)
 }
 
+// reaches compares a silence with a limit for it, for a host with its own period.
+func (b *Board) reaches(rec *record, silence, limit time.Duration) bool {
+	return float64(silence) >= b.patience(rec)*float64(limit)
+}
+
+// dead reports whether the host has been silent for so long, or was said to be
+// dead, that others may have its name and address.
+func (b *Board) dead(rec *record, now time.Time) bool {
+	return !rec.failed.IsZero() || b.reaches(rec, age(rec.heard, now), b.cfg.DownAfter)
+}
+
+func (b *Board) stale(rec *record, now time.Time) bool {
+	return b.reaches(rec, age(rec.heard, now), b.cfg.StaleAfter)
+}
+
+// blackoutReports is how often a host is heard in its blackout at least: by a
+// detour, such as an exchange of all that hosts know, one report may come, or two.
+const blackoutReports = 3
+
+func (b *Board) inBlackout(rec *record) bool {
+	return b.cfg.Blackout > 0 &&
+		(rec.times < blackoutReports || !b.reaches(rec, rec.heard.Sub(rec.since), b.cfg.Blackout))
+}
+
 // silence judges a host by its silence alone: Up, Joining while it is in blackout,
 // Stale or Down. In blackout there is no second chance: who falls silent in it is
 // Down, and who came back from silence is Down until it is over.
 func (b *Board) silence(rec *record, now time.Time) State {
-	patience := b.patience(rec)
-	below := func(d, limit time.Duration) bool { return float64(d) < patience*float64(limit) }
-	blackout := b.cfg.Blackout > 0 && below(rec.heard.Sub(rec.since), b.cfg.Blackout)
-	stale := !below(age(rec.heard, now), b.cfg.StaleAfter)
+	blackout, stale := b.inBlackout(rec), b.stale(rec, now)
 	switch {
 	case b.dead(rec, now), blackout && (rec.back || stale):
 		return Down
@@ -110,12 +131,6 @@ func (b *Board) silence(rec *record, now time.Time) State {
 		return Stale
 	}
 	return Up
-}
-
-// dead reports whether the host has been silent for so long, or was said to be
-// dead, that others may have its name and address.
-func (b *Board) dead(rec *record, now time.Time) bool {
-	return !rec.failed.IsZero() || float64(age(rec.heard, now)) >= b.patience(rec)*float64(b.cfg.DownAfter)
 }
 
 // stateIn is a host's state as far as one service is concerned: its own word,

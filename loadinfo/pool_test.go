@@ -40,7 +40,9 @@ func TestBlackout(t *testing.T) {
 	hear(1, 4, back)
 	require.Equal(t, "a:down self:up", states(b, at(back)), "one report does not bring it back")
 	hear(1, 5, back+time.Second)
-	require.Equal(t, "a:up self:up", states(b, at(back+time.Second)))
+	require.Equal(t, "a:down self:up", states(b, at(back+time.Second)), "nor do two")
+	hear(1, 6, back+1100*time.Millisecond)
+	require.Equal(t, "a:up self:up", states(b, at(back+1100*time.Millisecond)))
 
 	hear(2, 1, back+3*time.Second)
 	require.Equal(t, "a:up self:up", states(b, at(back+3*time.Second)), "a quick restart has a history")
@@ -64,9 +66,10 @@ func TestA67ReplayWithoutHistory(t *testing.T) {
 
 func TestA71DetoursDoNotFlap(t *testing.T) {
 	b := withSelf(t, BoardConfig{}, serving)
-	for i := range 40 { // one report in 15 s comes through
+	for i := range 40 { // two reports in 15 s come through
 		begin := time.Duration(i) * 15 * time.Second
-		require.NoError(t, b.Receive(says("h3", 1, uint64(i+1), 3, 0), at(begin)))
+		require.NoError(t, b.Receive(says("h3", 1, uint64(2*i+1), 3, 0), at(begin-1200*time.Millisecond)))
+		require.NoError(t, b.Receive(says("h3", 1, uint64(2*i+2), 3, 0), at(begin)))
 		for d := time.Duration(0); d < 15*time.Second; d += 100 * time.Millisecond {
 			require.Equal(t, "self ", eligible(b, at(begin+d)))
 			if i > 0 {
@@ -184,7 +187,8 @@ func TestFail(t *testing.T) {
 	require.NoError(t, b.Receive(says("a", 5, 5, 1, 0), now.Add(-50*time.Millisecond)))
 	require.Equal(t, "a:down self:up", states(b, now), "a report that was under way")
 	require.NoError(t, b.Receive(says("a", 5, 6, 1, 0), now.Add(time.Second)))
-	require.NoError(t, b.Receive(says("a", 5, 7, 1, 0), now.Add(2*time.Second)))
+	require.NoError(t, b.Receive(says("a", 5, 7, 1, 0), now.Add(1500*time.Millisecond)))
+	require.NoError(t, b.Receive(says("a", 5, 8, 1, 0), now.Add(2*time.Second)))
 	require.Equal(t, "a:up self:up", states(b, now.Add(2*time.Second)), "it was not dead")
 }
 
@@ -206,16 +210,20 @@ func TestSince(t *testing.T) {
 
 	peer := func(now time.Duration) time.Duration { return b.Snapshot("www", at(now)).Hosts[0].Since }
 	r := says("a", 1, 1, 1, 0)
-	require.NoError(t, b.Receive(r, at(0)))
-	r.Seq = 2
-	require.NoError(t, b.Receive(r, at(time.Second)))
-	require.Zero(t, peer(time.Second), "it does not say")
-	r.Seq, r.Services[0].Since = 3, time.Hour
-	require.NoError(t, b.Receive(r, at(time.Second)))
-	require.Equal(t, time.Hour+time.Second, peer(2*time.Second), "by its own word")
-	for i, d := range []time.Duration{time.Minute, time.Minute + time.Second} {
-		r.Seq = uint64(4 + i)
+	hear := func(d time.Duration) {
+		r.Seq++
 		require.NoError(t, b.Receive(r, at(d)))
 	}
+	hear(0)
+	hear(500 * time.Millisecond)
+	hear(time.Second)
+	require.Zero(t, peer(time.Second), "it does not say")
+	r.Services[0].Since = time.Hour
+	r.Seq++
+	require.NoError(t, b.Receive(r, at(time.Second)))
+	require.Equal(t, time.Hour+time.Second, peer(2*time.Second), "by its own word")
+	hear(time.Minute)
+	hear(time.Minute + 500*time.Millisecond)
+	hear(time.Minute + time.Second)
 	require.Equal(t, time.Second, peer(time.Minute+time.Second), "out of sight, it starts anew")
 }

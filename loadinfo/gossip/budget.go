@@ -1,0 +1,41 @@
+package gossip
+
+import (
+	"sync"
+	"time"
+)
+
+// budget is a token bucket of bytes. What must be sent may overdraw it; what can
+// wait asks first.
+type budget struct {
+	perSecond float64
+
+	mu   sync.Mutex
+	left float64 // up to one second's worth
+	at   time.Time
+}
+
+// spend takes n bytes.
+func (b *budget) spend(n int, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.refill(now)
+	b.left -= float64(n)
+}
+
+// open reports whether there is anything left.
+func (b *budget) open(now time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.refill(now)
+	return b.left > 0
+}
+
+func (b *budget) refill(now time.Time) {
+	if b.at.IsZero() {
+		b.left = b.perSecond
+	} else if passed := now.Sub(b.at); passed > 0 {
+		b.left = min(b.left+passed.Seconds()*b.perSecond, b.perSecond)
+	}
+	b.at = now
+}

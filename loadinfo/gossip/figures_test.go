@@ -1,0 +1,254 @@
+package gossip
+
+import (
+	"context"
+	"flag"
+	"log/slog"
+	"math"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/carom-dpr/carom/loadinfo"
+)
+
+var figureHosts = flag.String("hosts", "10", "the sizes of the clusters of TestFigures")
+
+// Whole clusters in memory, in a bubble of time, measured. The figures they stand
+// beside are those of published models and of independent simulation:
+//
+//	go test ./loadinfo/gossip -run TestFigures -v -args -hosts 10,100
+//	go test ./loadinfo/gossip -run TestFigures -v -timeout 2h -args -hosts 1000
+func TestFigures(t *testing.T) {
+	for _, s := range strings.Split(*figureHosts, ",") {
+		n, err := strconv.Atoi(s)
+		require.NoError(t, err)
+		t.Run(s, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { measure(t, n) })
+		})
+	}
+}
+
+// expected are the figures for a cluster of 10, 100, 1,000 and 10,000 hosts, told
+// three at a time: ticks until all know, age of a table pushed whole in ticks.
+var expected = map[int]struct{ ticks, age float64 }{
+	10: {3.0, 0.91}, 100: {5.7, 2.52}, 1000: {8.1, 4.17}, 10_000: {10.4, 5.84},
+}
+
+func measure(t *testing.T, n int) {
+	var first suspicion
+	net := newNetwork()
+	tap := &tap{}
+	net.heard = tap.take
+	var hosts []*station
+	for i := 1; i <= n; i++ {
+		hosts = append(hosts, run(t, net, i, host{change: func(c *Config) { c.Logger = slog.New(&first) }}))
+	}
+	settle(t, hosts)
+	period, _ := hosts[0].g.pace()
+	want := expected[n]
+	t.Logf("%d hosts, told 3 at a time every %v; a report every %v", n, hosts[0].g.cfg.Interval, period)
+
+	cost := tap.during(20*time.Second, n)
+	t.Logf("sent per host and second: %.1f datagrams, %.0f bytes with headers, of them %.2f probes and answers (2 expected); bound %d bytes",
+		cost.datagrams, cost.bytes, cost.probes, hosts[0].g.cfg.MaxRate)
+	require.Less(t, cost.bytes, float64(hosts[0].g.cfg.MaxRate))
+
+	ages := tableAges(hosts, period)
+	t.Logf("age of a table's entry: mean %v, 99 %% below %v; less half a period %.2f ticks (%.2f expected of whole tables)",
+		ages.mean.Round(time.Millisecond), ages.p99.Round(time.Millisecond),
+		float64(ages.mean-period/2)/float64(hosts[0].g.cfg.Interval), want.age)
+
+	ticks := dissemination(t, hosts)
+	t.Logf("one change until all know: mean %.1f ticks, at most %.1f (%.1f expected)", mean(ticks), slices.Max(ticks), want.ticks)
+	require.Less(t, slices.Max(ticks), 4*want.ticks+10)
+
+	detection(t, hosts, &first)
+}
+
+// settle waits until all hosts are up everywhere.
+func settle(t *testing.T, hosts []*station) {
+	begin := time.Now()
+	for _, h := range hosts {
+		for h.up() < len(hosts) {
+			require.Less(t, time.Since(begin), 5*time.Minute, "a cluster that does not form")
+			pass(100 * time.Millisecond)
+		}
+	}
+	t.Logf("all up everywhere %v after their start at once", time.Since(begin))
+}
+
+func (s *station) up() (n int) {
+	for _, m := range s.board.Members(time.Now()) {
+		if m.State == loadinfo.Up {
+			n++
+		}
+	}
+	return n
+}
+
+// tap counts datagrams.
+type tap struct {
+	mu                       sync.Mutex
+	datagrams, bytes, probes int
+}
+
+func (p *tap) take(_, _ netip.AddrPort, b []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.datagrams++
+	p.bytes += len(b) + udpOverhead
+	kind := b[crcLen] // of memberlist's message, behind the CRC
+	if kind == compoundMsg {
+		kind = b[crcLen+2+2*int(b[crcLen+1])]
+	}
+	if kind <= 2 { // ping, indirect ping, ack
+		p.probes++
+	}
+}
+
+type cost struct{ datagrams, bytes, probes float64 }
+
+// during counts for d and returns the counts per host and second.
+func (p *tap) during(d time.Duration, hosts int) cost {
+	p.mu.Lock()
+	p.datagrams, p.bytes, p.probes = 0, 0, 0
+	p.mu.Unlock()
+	pass(d)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	per := d.Seconds() * float64(hosts)
+	return cost{float64(p.datagrams) / per, float64(p.bytes) / per, float64(p.probes) / per}
+}
+
+type ages struct{ mean, p99 time.Duration }
+
+// tableAges looks at all tables, at odd moments.
+func tableAges(hosts []*station, period time.Duration) ages {
+	var list []time.Duration
+	var sum time.Duration
+	for range 10 {
+		pass(period*7/10 + 13*time.Millisecond)
+		now := time.Now()
+		for i, h := range hosts {
+			if i%(len(hosts)/10) != 0 {
+				continue
+			}
+			for _, m := range h.board.Members(now) {
+				if !m.Local {
+					list, sum = append(list, m.Age), sum+m.Age
+				}
+			}
+		}
+	}
+	slices.Sort(list)
+	return ages{sum / time.Duration(len(list)), list[len(list)*99/100]}
+}
+
+// dissemination changes the weight of one host after another and returns how many
+// rounds it takes until all tables have the change.
+func dissemination(t *testing.T, hosts []*station) (ticks []float64) {
+	for trial := range 10 {
+		h := hosts[trial*len(hosts)/10]
+		id := h.board.Members(time.Now())[0].ID
+		for _, m := range h.board.Members(time.Now()) {
+			if m.Local {
+				id = m.ID
+			}
+		}
+		before := h.g.table.entry(id).made
+		h.board.SetWeight("www", uint16(200+trial))
+		within(t, time.Minute, func() bool { return h.g.table.entry(id).made.After(before) })
+		made := h.g.table.entry(id).made
+		within(t, time.Minute, func() bool {
+			return !slices.ContainsFunc(hosts, func(o *station) bool {
+				return o.g.table.entry(id).made.Before(made.Add(-20 * time.Millisecond))
+			})
+		})
+		ticks = append(ticks, float64(time.Since(made))/float64(h.g.cfg.Interval))
+		pass(777 * time.Millisecond)
+	}
+	return ticks
+}
+
+// suspicion is a log handler that waits for memberlist to suspect somebody.
+type suspicion struct {
+	mu sync.Mutex
+	at time.Time
+}
+
+func (s *suspicion) Enabled(context.Context, slog.Level) bool { return true }
+func (s *suspicion) WithAttrs([]slog.Attr) slog.Handler       { return s }
+func (s *suspicion) WithGroup(string) slog.Handler            { return s }
+
+func (s *suspicion) Handle(_ context.Context, r slog.Record) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.at.IsZero() && strings.Contains(r.Message, "Suspect ") {
+		s.at = time.Now()
+	}
+	return nil
+}
+
+// detection kills three hosts, one after another, and ends the rest.
+func detection(t *testing.T, hosts []*station, first *suspicion) {
+	n := len(hosts)
+	var suspected, stale, down, dead []float64
+	alive := hosts
+	for range 3 {
+		victim := alive[len(alive)/2]
+		alive = slices.Delete(slices.Clone(alive), len(alive)/2, len(alive)/2+1)
+		first.mu.Lock()
+		first.at = time.Time{}
+		first.mu.Unlock()
+		begin := time.Now()
+		victim.kill()
+		id := "h" + strconv.Itoa(victim.i)
+		stale = append(stale, until(t, begin, alive, func(h *station) bool { return h.state(id) >= loadinfo.Stale }))
+		down = append(down, until(t, begin, alive, func(h *station) bool { return h.state(id) == loadinfo.Down }))
+		dead = append(dead, until(t, begin, alive, func(h *station) bool { return h.g.lost.has(addrOf(victim.i)) }))
+		first.mu.Lock()
+		suspected = append(suspected, first.at.Sub(begin).Seconds())
+		first.mu.Unlock()
+		pass(5 * time.Second)
+	}
+	t.Logf("a host is killed: first suspected after %.2f s, of it 1 s of probing (1.58 periods expected for both, in rounds at once); "+
+		"stale on all boards %.1f s, down on all boards %.1f s, dead for all of SWIM %.1f s (at most %.1f; suspicion %.0f to %.0f s)",
+		mean(suspected), mean(stale), mean(down), mean(dead), slices.Max(dead),
+		4*max(1, math.Log10(float64(n))), 24*max(1, math.Log10(float64(n))))
+	stopAll(hosts...)
+}
+
+// until lets time go by until ok of all hosts, and returns how long that was after
+// begin, in seconds.
+func until(t *testing.T, begin time.Time, hosts []*station, ok func(*station) bool) float64 {
+	t.Helper()
+	for slices.ContainsFunc(hosts, func(h *station) bool { return !ok(h) }) {
+		require.Less(t, time.Since(begin), 5*time.Minute)
+		pass(100 * time.Millisecond)
+	}
+	return time.Since(begin).Seconds()
+}
+
+func (s *station) state(id string) loadinfo.State {
+	for _, m := range s.board.Members(time.Now()) {
+		if m.ID == id {
+			return m.State
+		}
+	}
+	return loadinfo.Down
+}
+
+func mean(list []float64) (m float64) {
+	for _, x := range list {
+		m += x / float64(len(list))
+	}
+	return m
+}

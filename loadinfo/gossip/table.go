@@ -1,0 +1,166 @@
+package gossip
+
+import (
+	"cmp"
+	"container/heap"
+	"encoding/binary"
+	"sync"
+	"time"
+
+	"github.com/carom-dpr/carom/loadinfo"
+)
+
+// table holds the newest report of each host, this one among them, to be sent on.
+// Its heap has the report on top that has been sent the fewest times, and of those
+// the youngest.
+type table struct {
+	mu    sync.Mutex
+	hosts map[string]*entry
+	heap  entries
+	bytes int // of all reports
+}
+
+// entry is one report, as it came.
+type entry struct {
+	id   string
+	boot uint64
+	msg  []byte    // encoded, without a tag of a key
+	made time.Time // by its sender, on this host's clock
+	keep time.Duration
+	end  bool // it says that the host drains
+	sent int
+	at   int // in the heap
+}
+
+// keepPeriods is how many of its sender's periods a report is sent on: twice as
+// long as boards take for the sender to be dead.
+const keepPeriods = 20
+
+func newTable() *table { return &table{hosts: map[string]*entry{}} }
+
+// put takes a report that is newer than the one that the table has.
+func (t *table) put(r *loadinfo.Report, msg []byte, made time.Time) {
+	e := &entry{
+		id: r.ID, boot: r.Boot, msg: msg, made: made,
+		keep: keepPeriods * max(r.Period, loadinfo.DefaultPeriod),
+		end:  r.State == loadinfo.Draining,
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.drop(r.ID)
+	t.hosts[r.ID] = e
+	t.bytes += len(msg)
+	heap.Push(&t.heap, e)
+}
+
+// drained reports whether the host's last word in that life was that it drains.
+func (t *table) drained(id string, boot uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.hosts[id]
+	return e != nil && e.boot == boot && e.end
+}
+
+func (t *table) drop(id string) {
+	if e := t.hosts[id]; e != nil {
+		heap.Remove(&t.heap, e.at)
+		delete(t.hosts, id)
+		t.bytes -= len(e.msg)
+	}
+}
+
+// size returns the number of hosts and the mean length of a report, in bytes.
+func (t *table) size() (hosts, length int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := len(t.hosts)
+	return n, t.bytes / max(n, 1)
+}
+
+// take returns messages to send, with overhead bytes around each no more than
+// room bytes, none of a report that has been sent limit times.
+func (t *table) take(now time.Time, overhead, room, limit int) (msgs [][]byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var passed []*entry // taken off the heap, to go back
+	for misses := 0; misses < maxMisses && len(t.heap) > 0 && t.heap[0].sent < limit; {
+		e := heap.Pop(&t.heap).(*entry)
+		if now.Sub(e.made) > e.keep {
+			delete(t.hosts, e.id)
+			t.bytes -= len(e.msg)
+			continue
+		}
+		passed = append(passed, e)
+		need := overhead + maxAge + len(e.msg)
+		if need > room {
+			misses++ // a smaller one may fit
+			continue
+		}
+		room -= need
+		e.sent++
+		msgs = append(msgs, e.encode(now, nil))
+	}
+	for _, e := range passed {
+		heap.Push(&t.heap, e)
+	}
+	return msgs
+}
+
+// maxMisses bounds the search for one that fits what room is left.
+const maxMisses = 4
+
+// maxAge is the longest age of a report on its way, in bytes: in milliseconds, as a
+// varint.
+const maxAge = binary.MaxVarintLen32
+
+func (e *entry) encode(now time.Time, b []byte) []byte {
+	age := min(max(now.Sub(e.made), 0), tooOld)
+	return append(binary.AppendUvarint(b, uint64(age/time.Millisecond)), e.msg...)
+}
+
+// all appends everything that there is, each message behind its length, and forgets
+// what is too old.
+func (t *table) all(now time.Time, b []byte) []byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, e := range t.hosts {
+		if now.Sub(e.made) > e.keep {
+			t.drop(id)
+			continue
+		}
+		msg := e.encode(now, nil)
+		b = append(binary.BigEndian.AppendUint16(b, uint16(len(msg))), msg...)
+	}
+	return b
+}
+
+// entries is a container/heap.
+type entries []*entry
+
+func (h entries) Len() int { return len(h) }
+
+func (h entries) Less(i, j int) bool {
+	if c := cmp.Compare(h[i].sent, h[j].sent); c != 0 {
+		return c < 0
+	}
+	return h[i].made.After(h[j].made)
+}
+
+func (h entries) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].at, h[j].at = i, j
+}
+
+func (h *entries) Push(x any) {
+	e := x.(*entry)
+	e.at = len(*h)
+	*h = append(*h, e)
+}
+
+func (h *entries) Pop() any {
+	last := len(*h) - 1
+	e := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return e
+}
