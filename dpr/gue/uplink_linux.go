@@ -142,7 +142,7 @@ func (u *Uplink) Overhead(to netip.Addr) int { return Overhead(!to.Unmap().Is4()
 // MTU returns the length of the longest packet, in bytes, that fits the tunnel to
 // the address as far as the kernel knows now: the MTU of its route, or what routers
 // on the path have said since (RFC 1191, RFC 8201), less the overhead. Nobody says
-// when that changes, so ask about once a second; it costs a few microseconds. The
+// when that changes, so ask now and then; it costs a few microseconds. The
 // error is that there is no route, or that the uplink is closed.
 func (u *Uplink) MTU(to netip.Addr) (int, error) {
 	to = to.Unmap()

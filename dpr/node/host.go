@@ -17,6 +17,9 @@ type Peer struct {
 	Name string
 	// Addr is where the peer's tunnel receives.
 	Addr netip.AddrPort
+	// MTU is the length of the longest packet that the tunnel to the peer carries, in
+	// bytes.
+	MTU int
 }
 
 // A Host is what a node needs of the machine that it runs on. Fields marked
@@ -31,8 +34,13 @@ type Host struct {
 	// TrackLocal says that the kernel's socket table does not keep packets of
 	// local connections away from Devices; see dpr.Config.
 	TrackLocal bool
-	// MTU is the length of the longest packet that the tunnel carries, in bytes.
+	// MTU is the length of the longest packet that a tunnel carries, in bytes, if
+	// PathMTU does not know better.
 	MTU int
+	// PathMTU returns the length of the longest packet that the tunnel to the address
+	// of a peer carries at present, in bytes. It is called about twice a second for
+	// each peer. Optional.
+	PathMTU func(netip.Addr) (int, error)
 
 	// SetPeers tells the uplink whom it may send to and receive from.
 	SetPeers func([]Peer) error

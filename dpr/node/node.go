@@ -36,6 +36,7 @@ type Node struct {
 	sockets map[string]dpr.Sockets // the counts of own connections, by service
 	state   loadinfo.State
 	healthy map[string]bool // by service
+	mtus    map[string]int  // of the tunnels to peers; changes under wiring, too
 }
 
 // New returns a node on the host. The node owns the host from then on: Run closes
@@ -184,6 +185,8 @@ func (n *Node) follow(ctx context.Context) error {
 	defer cancel()
 	tick := time.NewTicker(n.cfg.Period)
 	defer tick.Stop()
+	paths := time.NewTicker(pathsEvery)
+	defer paths.Stop()
 	joined := time.After(joinPeriods * n.cfg.Period)
 	for {
 		n.refresh(time.Now())
@@ -199,6 +202,10 @@ func (n *Node) follow(ctx context.Context) error {
 			return nil
 		case <-changes:
 		case <-tick.C:
+		case <-paths.C:
+			if err := n.followPaths(); err != nil {
+				n.cfg.Logger.Error("cannot follow the paths to the peers", "err", err)
+			}
 		case <-joined:
 			n.setState(loadinfo.Joining, loadinfo.Up)
 		}
@@ -271,20 +278,7 @@ func (n *Node) wire(s *setup, peers map[string]loadinfo.Member) error {
 	if err := n.engine.SetServices(s.endpoints(aliases)); err != nil {
 		return err
 	}
-	list, uplink := make([]dpr.Peer, 0, len(peers)), make([]Peer, 0, len(peers))
-	for _, id := range slices.Sorted(maps.Keys(peers)) {
-		list = append(list, dpr.Peer{ID: id, MTU: n.host.MTU})
-	}
-	if err := n.engine.SetPeers(list); err != nil {
-		return err
-	}
-	for _, p := range list {
-		uplink = append(uplink, Peer{ID: n.engine.PeerID(p.ID), Name: p.ID, Addr: peers[p.ID].Node})
-	}
-	if err := n.host.SetPeers(uplink); err != nil {
-		return fmt.Errorf("tunnels to peers: %w", err)
-	}
-	return nil
+	return n.setPeers(peers, n.measure(peers))
 }
 
 // aliases returns the addresses of the peers that this host is to answer from.

@@ -72,11 +72,11 @@ func (l *linux) openTunnel() error {
 	for _, q := range u.Queues {
 		l.host.Uplinks = append(l.host.Uplinks, q)
 	}
-	l.host.MTU = ifi.MTU - l.overhead()
+	l.host.MTU, l.host.PathMTU = ifi.MTU-l.overhead(), u.MTU
 	l.host.SetPeers = func(peers []Peer) error {
 		list := make([]gue.Peer, len(peers))
 		for i, p := range peers {
-			list[i] = gue.Peer{ID: p.ID, Addr: p.Addr}
+			list[i] = gue.Peer{ID: p.ID, Addr: p.Addr, MTU: p.MTU}
 		}
 		return u.SetPeers(list)
 	}

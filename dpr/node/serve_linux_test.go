@@ -41,6 +41,7 @@ func stream(size int64) io.Reader {
 type server struct {
 	listener net.Listener
 	accepted atomic.Int64
+	stalled  atomic.Int64 // the longest time that an upload stood still, in ns
 	wg       sync.WaitGroup
 
 	mu    sync.Mutex
@@ -74,7 +75,7 @@ func (s *server) run(name string) {
 		s.conns[c] = true
 		s.mu.Unlock()
 		s.wg.Go(func() {
-			_ = answer(c, name)
+			_ = s.answer(c, name)
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			delete(s.conns, c)
@@ -95,7 +96,7 @@ func (s *server) close() {
 }
 
 // answer serves one connection until its client ends it.
-func answer(c net.Conn, name string) error {
+func (s *server) answer(c net.Conn, name string) error {
 	if _, err := io.WriteString(c, name[:nameLen]); err != nil {
 		return err
 	}
@@ -111,7 +112,9 @@ func answer(c net.Conn, name string) error {
 		case opDownload:
 			_, err = io.Copy(io.MultiWriter(c, sum), stream(size))
 		case opUpload:
-			_, err = io.CopyN(sum, c, size)
+			in := watch(c)
+			_, err = io.CopyN(sum, in, size)
+			s.stalled.Store(max(s.stalled.Load(), int64(in.longest)))
 		case opEcho:
 			_, err = io.CopyN(c, c, size)
 			sum = nil
@@ -256,4 +259,20 @@ func readNetwork(t *testing.T, h *lab.Host, name string) string {
 		return err
 	}))
 	return string(b)
+}
+
+// A watched reader knows for how long it has stood still.
+type watched struct {
+	io.Reader
+	last    time.Time
+	longest time.Duration
+}
+
+func watch(r io.Reader) *watched { return &watched{Reader: r, last: time.Now()} }
+
+func (w *watched) Read(b []byte) (int, error) {
+	n, err := w.Reader.Read(b)
+	now := time.Now()
+	w.longest, w.last = max(w.longest, now.Sub(w.last)), now
+	return n, err
 }

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"time"
 
@@ -57,6 +58,9 @@ type Status struct {
 	// Capture also once Run has ended.
 	Capture hostnet.Stats
 	Tunnel  TunnelStats
+	// MTU is the length of the longest packet that fits the tunnel to each peer, in
+	// bytes, by the peer's ID.
+	MTU map[string]int
 }
 
 // TunnelStats counts packets as they were before they went into the tunnel; a
@@ -88,6 +92,7 @@ func (n *Node) Status() Status {
 	n.host.count(&s)
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	s.MTU = maps.Clone(n.mtus)
 	for _, service := range n.current.Load().Services {
 		s.Services[service.Name] = ServiceStatus{
 			Conns:   n.conns(service.Name),
