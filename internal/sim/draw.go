@@ -74,16 +74,16 @@ func parseService(text string) (service, error) {
 }
 
 func pareto(alpha float64) (service, error) {
-	if !(alpha > 1) {
-		return nil, fmt.Errorf("sim: service: pareto: alpha %g has no mean: take one above 1", alpha)
+	if !(alpha > 1 && alpha <= 1e6) {
+		return nil, fmt.Errorf("sim: service: pareto: alpha %g is not above 1, where there is a mean, and at most 1e6", alpha)
 	}
 	least := (alpha - 1) / alpha
 	return func(r *rand.Rand) float64 { return least * math.Exp(r.ExpFloat64()/alpha) }, nil
 }
 
 func bimodal(share, ratio float64) (service, error) {
-	if !(share >= 0 && share <= 1 && ratio > 0) {
-		return nil, fmt.Errorf("sim: service: bimodal: share %g is not from 0 to 1, or ratio %g not above 0", share, ratio)
+	if !(share >= 0 && share <= 1 && ratio > 0 && ratio <= 1e6) {
+		return nil, fmt.Errorf("sim: service: bimodal: share %g is not from 0 to 1, or ratio %g not above 0 and at most 1e6", share, ratio)
 	}
 	short := 1 / (1 - share + share*ratio)
 	return func(r *rand.Rand) float64 {
@@ -145,6 +145,9 @@ func parseEntry(text string, hosts int) (entry, error) {
 	case "uniform":
 		return func(r *rand.Rand) int { return r.IntN(hosts) }, nil
 	case "zipf":
+		if x := s.params["s"]; !(x >= 0 && x <= 100) {
+			return nil, fmt.Errorf("sim: entry: zipf: s %g is not from 0 to 100", x)
+		}
 		return zipf(s.params["s"], hosts), nil
 	case "one":
 		return func(*rand.Rand) int { return 0 }, nil

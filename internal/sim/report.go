@@ -57,12 +57,11 @@ func (s *simulation) send(n int32) {
 	}
 	h.board.SetResources(s.resources(h))
 	said, _ := h.board.Report(clock(s.now))
-	var room [loadinfo.MaxReport]byte
-	wire, err := said.Append(room[:0], nil)
-	if err != nil {
+	var err error
+	if s.wire, err = said.Append(s.wire[:0], nil); err != nil {
 		panic(err) // it is our own
 	}
-	heard, err := loadinfo.ParseReport(wire, nil)
+	heard, err := loadinfo.ParseReport(s.wire, nil)
 	if err != nil {
 		panic(err)
 	}
@@ -72,7 +71,7 @@ func (s *simulation) send(n int32) {
 		copies = 1
 	}
 	s.tally.reports += copies
-	s.tally.bytes += copies * uint64(len(wire)+headers)
+	s.tally.bytes += copies * uint64(len(s.wire)+headers)
 	for _, to := range hearers {
 		s.carry(&heard, to)
 	}

@@ -25,6 +25,7 @@ type simulation struct {
 	choosers []chooser
 	conns    conns
 	messages messages
+	wire     []byte // the last report
 	view     view
 	tally    tally
 	random   streams

@@ -231,7 +231,7 @@ func TestValidate(t *testing.T) {
 		{"policy", Scenario{Policy: "best"}, `no policy "best"`},
 		{"entry", Scenario{Entry: "two"}, `entry: there is no "two": use one, uniform, zipf`},
 		{"parameter", Scenario{Service: "pareto:beta=2"}, `pareto does not take "beta=2": use alpha=NUMBER`},
-		{"no mean", Scenario{Service: "pareto:alpha=1"}, "has no mean"},
+		{"no mean", Scenario{Service: "pareto:alpha=1"}, "alpha 1 is not above 1"},
 		{"no trace", Scenario{Service: "trace:/nowhere"}, "/nowhere"},
 		{"speed", Scenario{Speeds: []float64{0}}, "speeds: 0"},
 		{"loss", Scenario{Loss: 2}, "loss: 2 is not from 0 to 1"},

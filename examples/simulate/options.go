@@ -1,0 +1,133 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"runtime/pprof"
+	"strings"
+
+	"github.com/carom-dpr/carom/internal/sim"
+)
+
+type options struct {
+	check   bool
+	seeds   int
+	scaling string
+	cpu     string
+	studies []study
+}
+
+// lists collects a flag that may be given several times.
+type lists []string
+
+func (l *lists) String() string { return strings.Join(*l, "; ") }
+func (l *lists) Set(s string) error {
+	*l = append(*l, s)
+	return nil
+}
+
+func parseOptions(args []string, log io.Writer) (*options, error) {
+	o := new(options)
+	fs := flag.NewFlagSet("simulate", flag.ContinueOnError)
+	fs.SetOutput(log)
+	fs.BoolVar(&o.check, "check", false, "compare the simulator with the figures of the literature")
+	fs.IntVar(&o.seeds, "seeds", 3, "for -check: how many seeds each figure must come out with")
+	fs.StringVar(&o.scaling, "scaling", "", "measure how the maximum load of ring and torus grows, and plot it to this `FILE`")
+	fs.StringVar(&o.cpu, "cpuprofile", "", "write a profile of the processor's time to this `FILE`")
+	var extra study
+	var sweeps lists
+	fs.Var(&sweeps, "sweep", "play each of a field's values, as in `\"FIELD=VALUE VALUE ...\"`; may be repeated")
+	fs.Float64Var(&extra.Conns, "conns", 0, "as long as it takes for so many connections, instead of -length")
+	fs.StringVar(&extra.CSV, "csv", "", "write results to this `FILE`; - is the standard output")
+	fs.StringVar(&extra.JSON, "json", "", "write results with their series to this `FILE`; - is the standard output")
+	var p figure
+	fs.StringVar(&p.File, "plot", "", "plot to this `FILE`, .svg or .png")
+	fs.StringVar(&p.X, "x", "at", "what to plot along: a `FIELD`, or \"at\" for the time that passes")
+	fs.StringVar(&p.Y, "y", "", "what to plot, a `COLUMN` of the CSV file; along time mean, deviation or max of connections; default mean")
+	fs.BoolVar(&p.Log, "log", false, "plot with logarithmic axes")
+	given := scenarioFlags(fs)
+	if err := fs.Parse(args); err != nil {
+		return nil, err
+	}
+	for _, text := range sweeps {
+		a, err := parseAxis(text)
+		if err != nil {
+			return nil, err
+		}
+		extra.Sweep = append(extra.Sweep, a)
+	}
+	if p.File != "" {
+		extra.Plots = []figure{p}
+	}
+	return o, o.read(fs.Args(), extra, *given)
+}
+
+// read makes studies of files, or one of the flags alone. Flags go before what files
+// say.
+func (o *options) read(files []string, extra study, given []assignment) error {
+	if len(files) == 0 {
+		files = []string{""}
+	}
+	for _, file := range files {
+		var s study
+		if file != "" {
+			if err := s.read(file); err != nil {
+				return err
+			}
+		}
+		for _, a := range given {
+			if err := a.to(&s.Scenario); err != nil {
+				return err
+			}
+		}
+		if _, err := s.override(extra).scenarios(); err != nil {
+			return err
+		}
+		o.studies = append(o.studies, *s.override(extra))
+	}
+	return nil
+}
+
+// scenarioFlags makes a flag of each field of a scenario.
+func scenarioFlags(fs *flag.FlagSet) *[]assignment {
+	given := new([]assignment)
+	of := reflect.TypeFor[sim.Scenario]()
+	for i := range of.NumField() {
+		name := fieldName(of.Field(i))
+		set := func(value string) error {
+			a := assignment{name, value}
+			*given = append(*given, a)
+			return a.to(new(sim.Scenario))
+		}
+		usage := fmt.Sprintf("the scenario's %s, a `%s`", of.Field(i).Name, of.Field(i).Type)
+		if of.Field(i).Type.Kind() == reflect.Bool {
+			fs.BoolFunc(name, usage, set)
+		} else {
+			fs.Func(name, usage, set)
+		}
+	}
+	return given
+}
+
+func fieldName(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return name
+}
+
+// profile begins to write a profile if one is asked for.
+func (o *options) profile() (stop func(), err error) {
+	if o.cpu == "" {
+		return func() {}, nil
+	}
+	f, err := os.Create(o.cpu)
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, err
+	}
+	return func() { pprof.StopCPUProfile(); f.Close() }, nil
+}
