@@ -101,6 +101,7 @@ func (c *Config) follows(old *Config) error {
 // successor returns the setup that follows old when cfg comes into force.
 func (n *Node) successor(old *setup, cfg Config) (*setup, error) {
 	next := &setup{Config: cfg}
+	n.engine.Tick(time.Now()) // its counts of connections are then right
 	for _, was := range slices.Concat(old.former, old.Services) {
 		for i := range cfg.Services {
 			if err := n.succeeds(&was, &cfg.Services[i]); err != nil {
