@@ -225,6 +225,10 @@ func (n *Node) setKeys(s *setup) error {
 // forget drops former services whose last connection has ended.
 func (n *Node) forget() {
 	old := n.current.Load()
+	if len(old.former) == 0 {
+		return
+	}
+	n.engine.Tick(time.Now()) // its counts of connections are then right
 	next := &setup{Config: old.Config}
 	for _, was := range old.former {
 		if n.busy(was.Name) {

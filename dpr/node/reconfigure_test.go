@@ -261,7 +261,11 @@ func TestReconfigureKeepsConnections(t *testing.T) {
 			}
 			require.Equal(t, tt.given, former(p.a) && former(p.b))
 			if name == "weight" || name == "policy changes" || tt.given {
-				p.await("new connections stay", func() bool { return p.connect(p.a.addrs[0], 80).served == "a" })
+				p.await("new connections stay", func() bool {
+					c := p.connect(p.a.addrs[0], 80)
+					c.Close()
+					return c.served == "a"
+				})
 			} else {
 				require.Equal(t, "b", p.connect(p.a.addrs[0], 80).served)
 			}
