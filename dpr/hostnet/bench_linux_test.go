@@ -41,7 +41,7 @@ func BenchmarkCapture(b *testing.B) {
 			require.NoError(b, h.Do(func() error {
 				lo, err := h.Netlink().LinkByName("lo")
 				require.NoError(b, err)
-				p, err := loadProgram(lo)
+				p, err := loadProgram(lo, defaultSYNRate)
 				require.NoError(b, err)
 				defer p.close(h.Netlink())
 				set, err := endpoints([]Service{{Protocol: protocolTCP, Port: 80, Addrs: []netip.Addr{h.Addr4()}}})

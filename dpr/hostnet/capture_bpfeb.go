@@ -13,6 +13,16 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type captureBucket struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+	_      [4]byte
+	FullAt uint64
+}
+
 type captureEndpoint struct {
 	_        structs.HostLayout
 	Addr     [4]uint32
@@ -25,11 +35,14 @@ type captureEndpoint struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	captureMapHeartbeat  = "heartbeat"
-	captureMapOutcomes   = "outcomes"
-	captureMapServices   = "services"
-	captureProgCapture   = "capture"
-	captureVarTunIfindex = "tun_ifindex"
+	captureMapHeartbeat   = "heartbeat"
+	captureMapOutcomes    = "outcomes"
+	captureMapServices    = "services"
+	captureMapSynBucket   = "syn_bucket"
+	captureProgCapture    = "capture"
+	captureVarSynBurst    = "syn_burst"
+	captureVarSynInterval = "syn_interval"
+	captureVarTunIfindex  = "tun_ifindex"
 )
 
 // loadCapture returns the embedded CollectionSpec for capture.
@@ -84,13 +97,16 @@ type captureMapSpecs struct {
 	Heartbeat *ebpf.MapSpec `ebpf:"heartbeat"`
 	Outcomes  *ebpf.MapSpec `ebpf:"outcomes"`
 	Services  *ebpf.MapSpec `ebpf:"services"`
+	SynBucket *ebpf.MapSpec `ebpf:"syn_bucket"`
 }
 
 // captureVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type captureVariableSpecs struct {
-	TunIfindex *ebpf.VariableSpec `ebpf:"tun_ifindex"`
+	SynBurst    *ebpf.VariableSpec `ebpf:"syn_burst"`
+	SynInterval *ebpf.VariableSpec `ebpf:"syn_interval"`
+	TunIfindex  *ebpf.VariableSpec `ebpf:"tun_ifindex"`
 }
 
 // captureObjects contains all objects after they have been loaded into the kernel.
@@ -116,6 +132,7 @@ type captureMaps struct {
 	Heartbeat *ebpf.Map `ebpf:"heartbeat"`
 	Outcomes  *ebpf.Map `ebpf:"outcomes"`
 	Services  *ebpf.Map `ebpf:"services"`
+	SynBucket *ebpf.Map `ebpf:"syn_bucket"`
 }
 
 func (m *captureMaps) Close() error {
@@ -123,6 +140,7 @@ func (m *captureMaps) Close() error {
 		m.Heartbeat,
 		m.Outcomes,
 		m.Services,
+		m.SynBucket,
 	)
 }
 
@@ -130,7 +148,9 @@ func (m *captureMaps) Close() error {
 //
 // It can be passed to loadCaptureObjects or ebpf.CollectionSpec.LoadAndAssign.
 type captureVariables struct {
-	TunIfindex *ebpf.Variable `ebpf:"tun_ifindex"`
+	SynBurst    *ebpf.Variable `ebpf:"syn_burst"`
+	SynInterval *ebpf.Variable `ebpf:"syn_interval"`
+	TunIfindex  *ebpf.Variable `ebpf:"tun_ifindex"`
 }
 
 // capturePrograms contains all programs after they have been loaded into the kernel.

@@ -33,8 +33,9 @@ type capture struct {
 	noTCX     bool
 }
 
-// loadProgram loads the program, for capture into the TUN.
-func loadProgram(tun netlink.Link) (*capture, error) {
+// loadProgram loads the program, for capture into the TUN of at most so many SYNs a
+// second; without a limit if synRate is negative.
+func loadProgram(tun netlink.Link, synRate int) (*capture, error) {
 	// Before Linux 5.11 maps count as locked memory. That the limit stays shows itself
 	// when they are made; on later kernels it does not matter.
 	_ = rlimit.RemoveMemlock()
@@ -47,10 +48,24 @@ func loadProgram(tun netlink.Link) (*capture, error) {
 	if err := spec.Variables[captureVarTunIfindex].Set(uint32(tun.Attrs().Index)); err != nil {
 		return nil, fmt.Errorf("capture program: %w", err)
 	}
+	if err := limitSYNs(spec, synRate); err != nil {
+		return nil, fmt.Errorf("capture program: %w", err)
+	}
 	if err := spec.LoadAndAssign(&c.objects, nil); err != nil {
 		return nil, fmt.Errorf("load the capture program (needs CAP_BPF and CAP_NET_ADMIN): %w", err)
 	}
 	return c, nil
+}
+
+// limitSYNs sets the size of the program's bucket of tokens for SYNs.
+func limitSYNs(spec *ebpf.CollectionSpec, rate int) error {
+	if rate < 0 {
+		return nil
+	}
+	return errors.Join(
+		spec.Variables[captureVarSynInterval].Set(uint64(time.Second)/uint64(rate)),
+		spec.Variables[captureVarSynBurst].Set(uint64(synBurst)),
+	)
 }
 
 // setEndpoints makes the program's map equal to want. What is in both stays.
@@ -88,7 +103,7 @@ func (e endpoint) key() captureEndpoint {
 
 func (c *capture) stats() (Stats, error) {
 	var s Stats
-	for i, field := range []*uint64{&s.NotService, &s.LocalSocket, &s.CapturedSYN, &s.CapturedOther, &s.FailOpen} {
+	for i, field := range []*uint64{&s.NotService, &s.LocalSocket, &s.CapturedSYN, &s.CapturedOther, &s.FailOpen, &s.LimitedSYN} {
 		var perCPU []uint64
 		if err := c.objects.Outcomes.Lookup(uint32(i), &perCPU); err != nil {
 			return Stats{}, fmt.Errorf("hostnet: counters: %w", err)

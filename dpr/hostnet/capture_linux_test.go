@@ -249,3 +249,66 @@ func TestSetServices(t *testing.T) {
 	require.ErrorContains(t, err, "Services[0]: ports 82 to 81")
 	require.True(t, captured(81), "a refused set changes nothing")
 }
+
+// burst sends SYNs to a from ports of the client that nobody uses, and returns what
+// the program counted of them and how long they took.
+func burst(t *testing.T, w *world, e *engine, a, client netip.Addr, syns int) (Stats, time.Duration) {
+	t.Helper()
+	var packets [][]byte
+	for i := range syns {
+		packets = append(packets, packet(t, client, a, layers.IPProtocolTCP,
+			&layers.TCP{SrcPort: layers.TCPPort(10000 + i), DstPort: port, Seq: 1, SYN: true, Window: 1000}))
+	}
+	c := dial(t, w.client, netip.AddrPortFrom(a, port))
+	echo(t, c, 1)
+	before, err := e.net.Stats()
+	require.NoError(t, err)
+	start := time.Now()
+	e.net.Beat()
+	send(t, w.client, packets...)
+	echo(t, c, 1) // came after them
+	after, err := e.net.Stats()
+	require.NoError(t, err)
+	return Stats{
+		CapturedSYN: after.CapturedSYN - before.CapturedSYN,
+		LimitedSYN:  after.LimitedSYN - before.LimitedSYN,
+		FailOpen:    after.FailOpen - before.FailOpen,
+	}, time.Since(start)
+}
+
+func TestSYNsAboveTheRateStayWithTheKernel(t *testing.T) {
+	const syns, rate = 300, 100
+	for i, family := range []string{"IPv4", "IPv6"} {
+		t.Run(family, func(t *testing.T) {
+			w := newWorld(t)
+			e := startEngine(t, w.a, Config{Services: services(w.a), SYNRate: rate}, nil)
+			e.net.Beat()
+			a, client := addrs(w.a)[i], addrs(w.client)[i]
+			serveEcho(t, w.a, netip.AddrPortFrom(a, port).String())
+			got, took := burst(t, w, e, a, client, syns)
+			require.Equal(t, uint64(syns), got.CapturedSYN+got.LimitedSYN+got.FailOpen)
+			require.Positive(t, got.LimitedSYN)
+			require.LessOrEqual(t, float64(got.CapturedSYN), 1+rate*(took+synBurst).Seconds())
+
+			// Whatever the bucket holds, clients connect, and other packets come up.
+			for range 10 {
+				echo(t, dial(t, w.client, netip.AddrPortFrom(a, port)), 1000)
+			}
+			e.net.Beat()
+			e.take()
+			send(t, w.client, packet(t, client, a, layers.IPProtocolTCP,
+				&layers.TCP{SrcPort: 9999, DstPort: port, Seq: 1, Ack: 1, ACK: true}))
+			require.Contains(t, tcpFlags(t, e.await(t, 1)), "A")
+		})
+	}
+}
+
+func TestNegativeSYNRateIsNoLimit(t *testing.T) {
+	w := newWorld(t)
+	e := startEngine(t, w.a, Config{Services: services(w.a), SYNRate: -1}, nil)
+	e.net.Beat()
+	serveEcho(t, w.a, netip.AddrPortFrom(w.a.Addr4(), port).String())
+	got, _ := burst(t, w, e, w.a.Addr4(), w.client.Addr4(), 300)
+	require.Zero(t, got.LimitedSYN)
+	require.Equal(t, uint64(300), got.CapturedSYN+got.FailOpen)
+}

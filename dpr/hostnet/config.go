@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"time"
 )
 
 // Config says what to wire. TUN and Services are required.
@@ -34,6 +35,14 @@ type Config struct {
 	// it. Both must come before the rules that decide about ordinary traffic. The
 	// default is 608.
 	RulePreference int
+	// SYNRate is how many TCP connection requests a second the engine gets at most, on
+	// average over 50 ms. Those above it stay with the kernel, whose listener answers
+	// them, in a flood with SYN cookies, or which refuses them if it has none: they
+	// share the TUN with the data of redirected connections, which a flood would
+	// starve. The default is 20,000: a quarter of what one core takes from a TUN, and
+	// more connections a second than a small server can serve. A negative rate sets
+	// no limit.
+	SYNRate int
 	// Log is told of repairs. The default is slog.Default.
 	Log *slog.Logger
 
@@ -62,12 +71,21 @@ type Stats struct {
 	CapturedSYN, CapturedOther uint64
 	// FailOpen packets stayed with the kernel because the engine did not beat.
 	FailOpen uint64
+	// LimitedSYN are the TCP connection requests above Config.SYNRate, which stayed
+	// with the kernel.
+	LimitedSYN uint64
 }
 
 const (
 	defaultOverhead   = 80
 	defaultTable      = 6080
 	defaultPreference = 608
+
+	defaultSYNRate = 20_000
+	maxSYNRate     = 1_000_000_000 // the bucket counts nanoseconds
+	// synBurst is how long the limit may be exceeded by as much again: at the default
+	// rate by a thousand SYNs, about what a TUN's queue holds twice.
+	synBurst = 50 * time.Millisecond
 
 	protocolTCP = 6
 	protocolUDP = 17
@@ -89,6 +107,9 @@ func (c Config) withDefaults() (Config, error) {
 	if c.RulePreference == 0 {
 		c.RulePreference = defaultPreference
 	}
+	if c.SYNRate == 0 {
+		c.SYNRate = defaultSYNRate
+	}
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
@@ -99,6 +120,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("hostnet: Overhead %d is not within 0 to 500 bytes", c.Overhead)
 	case c.Table < 1 || c.Table <= 255 && c.Table+1 >= 253: // the kernel's own: default, main, local
 		return c, fmt.Errorf("hostnet: Table %d and the one after it must be free, and the kernel has 253 to 255", c.Table)
+	case c.SYNRate > maxSYNRate:
+		return c, fmt.Errorf("hostnet: SYNRate %d: give at most %d, or -1 for no limit", c.SYNRate, maxSYNRate)
 	case c.RulePreference < 1 || c.RulePreference >= 32765: // the main table's rule is 32766
 		return c, fmt.Errorf("hostnet: RulePreference %d is not within 1 to 32764", c.RulePreference)
 	}

@@ -21,6 +21,7 @@ func TestConfigErrors(t *testing.T) {
 		{"Table 255", func(c *Config) { c.Table = 255 }},
 		{"Table -1", func(c *Config) { c.Table = -1 }},
 		{"RulePreference 32766", func(c *Config) { c.RulePreference = 32766 }},
+		{"SYNRate 1000000001", func(c *Config) { c.SYNRate = 1_000_000_001 }},
 		{"Services[0]: protocol 1 is neither", func(c *Config) { c.Services[0].Protocol = 1 }},
 		{"Services[0]: ports 0 to 0", func(c *Config) { c.Services[0].Port = 0 }},
 		{"Services[0]: ports 80 to 79", func(c *Config) { c.Services[0].PortEnd = 79 }},
@@ -40,6 +41,7 @@ func TestConfigErrors(t *testing.T) {
 		require.Equal(t, defaultTable, got.Table)
 		require.Equal(t, defaultPreference, got.RulePreference)
 		require.Equal(t, defaultOverhead, got.Overhead)
+		require.Equal(t, defaultSYNRate, got.SYNRate)
 	}
 }
 

@@ -257,7 +257,7 @@ func (n *Net) startCapture() error {
 	if err != nil {
 		return err
 	}
-	if n.capture, err = loadProgram(n.tun); err != nil {
+	if n.capture, err = loadProgram(n.tun, n.cfg.SYNRate); err != nil {
 		return err
 	}
 	n.capture.noTCX = n.cfg.noTCX

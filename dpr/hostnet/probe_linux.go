@@ -57,7 +57,7 @@ func Probe() error {
 }
 
 func probeProgram() error {
-	c, err := loadProgram(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "probe"}})
+	c, err := loadProgram(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "probe"}}, defaultSYNRate)
 	if err != nil {
 		return err
 	}

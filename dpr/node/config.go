@@ -80,6 +80,9 @@ type Config struct {
 	MaxFlows int
 	// Timeouts are the flow table's; see dpr.Config.
 	Timeouts dpr.Timeouts
+	// SYNRate is how many TCP connection requests a second the engine gets at most;
+	// the kernel serves those above it here. See hostnet.Config, also for the default.
+	SYNRate int
 	// Logger gets what operators should know. The default is slog.Default().
 	Logger *slog.Logger
 }

@@ -201,6 +201,7 @@ func (l *linux) openNet() error {
 		Interfaces: l.cfg.Interfaces,
 		Services:   captured(l.endpoints()),
 		Overhead:   l.overhead(),
+		SYNRate:    l.cfg.SYNRate,
 		Log:        l.cfg.Logger,
 	}); err != nil {
 		return err

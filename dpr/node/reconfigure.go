@@ -90,6 +90,7 @@ func (c *Config) follows(old *Config) error {
 		{"Period", old.Period, c.Period},
 		{"Queues", old.Queues, c.Queues},
 		{"MaxFlows", old.MaxFlows, c.MaxFlows},
+		{"SYNRate", old.SYNRate, c.SYNRate},
 	} {
 		if !reflect.DeepEqual(f.was, f.now) {
 			return fmt.Errorf("node: %s cannot change from %v to %v while the node runs: restart it", f.name, f.was, f.now)

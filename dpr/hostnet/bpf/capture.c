@@ -27,6 +27,12 @@ char __license[] SEC("license") = "Dual BSD/GPL";
 /* Set by the loader. */
 const volatile __u32 tun_ifindex = 0;
 
+/* The bucket that SYNs are taken from: the time between two at the limit, and the
+ * time that a full bucket lasts beyond it. Nanoseconds; without an interval there is
+ * no limit. Set by the loader. */
+const volatile __u64 syn_interval = 0;
+const volatile __u64 syn_burst = 0;
+
 /* An engine that has not beaten for so long gets nothing new: the kernel serves
  * SYNs, datagrams and what cannot be told. Nanoseconds. */
 #define STALE_NS 500000000LL
@@ -62,6 +68,7 @@ enum outcome {
 	CAPTURED_SYN,
 	CAPTURED_OTHER,
 	FAIL_OPEN,
+	LIMITED_SYN,
 	OUTCOMES,
 };
 
@@ -90,6 +97,20 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } heartbeat SEC(".maps");
+
+/* The bucket of tokens for SYNs, as the time at which it is full again: a token moves
+ * it on by syn_interval (the generic cell rate algorithm, ITU-T I.371). */
+struct bucket {
+	struct bpf_spin_lock lock;
+	__u64 full_at;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct bucket);
+} syn_bucket SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -310,6 +331,30 @@ static __always_inline int engine_lives(int may_be_redirected)
 	return (__s64)(bpf_ktime_get_ns() - *beat) <= (may_be_redirected ? DEAD_NS : STALE_NS);
 }
 
+/* take_token tells whether one more SYN may go to the engine. All processors share one
+ * bucket, since an interface may have one queue or many; in a flood most find it empty
+ * and need no lock. */
+static __always_inline int take_token(void)
+{
+	__u32 key = 0;
+	struct bucket *b = bpf_map_lookup_elem(&syn_bucket, &key);
+	__u64 now = bpf_ktime_get_ns();
+	int taken;
+
+	if (!syn_interval)
+		return 1;
+	if (!b || *(volatile __u64 *)&b->full_at > now + syn_burst)
+		return 0;
+	bpf_spin_lock(&b->lock);
+	taken = b->full_at <= now + syn_burst;
+	if (b->full_at < now)
+		b->full_at = now;
+	if (taken)
+		b->full_at += syn_interval;
+	bpf_spin_unlock(&b->lock);
+	return taken;
+}
+
 SEC("tc")
 int capture(struct __sk_buff *skb)
 {
@@ -335,6 +380,9 @@ int capture(struct __sk_buff *skb)
 		return pass(LOCAL_SOCKET);
 	if (!engine_lives(tcp && !syn))
 		return pass(FAIL_OPEN);
+	/* They share the TUN with the data of redirected flows. The kernel has cookies. */
+	if (tcp && syn && !take_token())
+		return pass(LIMITED_SYN);
 	/* The TUN would write the tag into the packet. */
 	if (skb->vlan_present && bpf_skb_vlan_pop(skb))
 		return TC_ACT_UNSPEC;
