@@ -112,6 +112,10 @@ func (e *Engine) Tick(now time.Time) {
 // maxExpire keeps up with 300,000 new flows a second at ten ticks a second.
 const maxExpire = 1 << 15
 
+// Clock returns the time on the clock of Pick's now: lb.Snapshot.Taken of a snapshot
+// that is made now.
+func (e *Engine) Clock(now time.Time) time.Duration { return e.since(now) }
+
 func (e *Engine) since(now time.Time) time.Duration { return now.Sub(e.epoch) }
 
 // millis is the clock of the flow table. It wraps after 49 days, which the table

@@ -236,7 +236,9 @@ func (n *Node) choose(now time.Time) {
 		if state == loadinfo.Joining {
 			policy = lb.Stay{}
 		}
-		if err := n.engine.SetSnapshot(s.Name, policy, n.board.Snapshot(s.Name, now)); err != nil {
+		snap := n.board.Snapshot(s.Name, now)
+		snap.Taken = n.engine.Clock(now)
+		if err := n.engine.SetSnapshot(s.Name, policy, snap); err != nil {
 			n.cfg.Logger.Error("cannot follow the cluster's load", "service", s.Name, "err", err)
 		}
 	}
