@@ -1,0 +1,213 @@
+package main
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/carom-dpr/carom/dpr"
+	"github.com/carom-dpr/carom/dpr/node"
+	"github.com/carom-dpr/carom/lb"
+	"github.com/carom-dpr/carom/loadinfo"
+)
+
+// The file of this example is right, also with all of its comments in force.
+func TestExampleFile(t *testing.T) {
+	text, err := os.ReadFile("router.yaml")
+	require.NoError(t, err)
+	s, err := parseSettings("router.yaml", text)
+	require.NoError(t, err)
+	require.Equal(t, netip.MustParseAddr("192.0.2.11"), s.Addr)
+	require.Equal(t, []node.Service{
+		{Name: "web", Port: 80, PortEnd: 80},
+		{Name: "game", Proto: dpr.UDP, Port: 27015, PortEnd: 27030, Policy: lb.Rendezvous{By: lb.ByClient}},
+	}, s.Services)
+
+	full := regexp.MustCompile(`(?m)^( *)#((?:  +(?:- )?)?[a-z_]+:(?: |$)|- ")`).ReplaceAllString(string(text), "$1$2")
+	full = strings.NewReplacer("id: the host's name", "id: a", "interface: the one that has addr", "interface: eth0",
+		"weight: the weight below", "weight: 7", "/etc/carom/key2", secretFile(t)).Replace(full)
+	s, err = parseSettings("router.yaml", []byte(full))
+	require.NoError(t, err)
+	require.Equal(t, "a", s.ID)
+	require.Len(t, s.Keys, 2)
+	require.Equal(t, 2*time.Hour+5*time.Minute, s.Timeouts.Established)
+	for _, field := range knownFields(t) {
+		require.Regexp(t, `(?m)^[ #-]*`+field+`:`, string(text), "router.yaml explains each field")
+	}
+}
+
+// knownFields are all that there are.
+func knownFields(t *testing.T) (fields []string) {
+	_, err := parseSettings("f", []byte("x: 1\nservices: [{x: 1}]\nkeys: [{x: 1}]\ntimeouts: {x: 1}\n"))
+	require.Error(t, err)
+	for _, m := range regexp.MustCompile(`there are (.*)`).FindAllStringSubmatch(err.Error(), -1) {
+		fields = append(fields, strings.Split(m[1], ", ")...)
+	}
+	require.Greater(t, len(fields), 25)
+	return fields
+}
+
+func secretFile(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "key")
+	require.NoError(t, os.WriteFile(path, []byte(strings.Repeat("ab", 16)+"\n"), 0o600))
+	return path
+}
+
+func TestSettings(t *testing.T) {
+	s, err := parseSettings("f", []byte(`
+id: x
+addr: 2001:db8::1
+services:
+  - {name: a, port: 1, weight: 0, addrs: 192.0.2.1, policy: "least:threshold=3"}
+  - &b {name: b, port: 8000 - 8010, addrs: [192.0.2.1, "2001:db8::1"]}
+report: "[2001:db8::ff]:6081"
+keys: [{id: 3, secret: 000102030405060708090a0b0c0d0e0f}]
+weight: 5
+timeouts: {udp_new: 1m30s}
+interfaces: eth7
+max_flows: 10
+`))
+	require.NoError(t, err)
+	require.Equal(t, node.Config{
+		ID: "x", Addr: netip.MustParseAddr("2001:db8::1"), Interfaces: []string{"eth7"}, Weight: 5, MaxFlows: 10,
+		Services: []node.Service{
+			{Name: "a", Port: 1, PortEnd: 1, Weight: loadinfo.NoWeight, Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+				Policy: lb.LeastConnections{Threshold: 3}},
+			{Name: "b", Port: 8000, PortEnd: 8010, Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}},
+		},
+		Report:   []netip.AddrPort{netip.MustParseAddrPort("[2001:db8::ff]:6081")},
+		Keys:     []loadinfo.Key{{ID: 3, Secret: []byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}}},
+		Timeouts: dpr.Timeouts{UDPNew: 90 * time.Second},
+	}, s.Config)
+}
+
+// goodSettings is a configuration that each of badSettings makes a mistake in.
+const goodSettings = `id: a
+addr: 192.0.2.11
+services:
+  - name: web
+    port: 80
+report: 192.0.2.255:6081
+keys:
+  - {id: 1, secret: 00112233445566778899aabbccddeeff}
+weight: 100
+period: 500ms
+tunnel_port: 6080
+queues: 1
+timeouts:
+  closing: 4m
+`
+
+// badSettings are mistakes: what is replaced in goodSettings, by what, and what the
+// error says: where, what field, and the remedy.
+var badSettings = []struct{ name, old, new, where, says, remedy string }{
+	{"not YAML", "addr: 192.0.2.11", "addr: [", "f: line ", "did not find", "correct the YAML"},
+	{"a tab", "  - name: web", "\t- name: web", "f: line 4", "found character that cannot start any token", "correct the YAML"},
+	{"a list at the top", goodSettings, "- 1\n", "f:1: the file", "this is a list", "give fields of the form name: value"},
+	{"nothing", goodSettings, "", "f:1", "nothing in it", "begin with router.yaml"},
+	{"only comments", goodSettings, "# later\n", "f:1", "nothing in it", "begin with router.yaml"},
+	{"an unknown field", "weight: 100", "wieght: 100", "f:9: wieght", "no such field", "there are id, addr, "},
+	{"an unknown field of a service", "    port: 80", "    port: 80\n    prot: tcp", "f:6: services[0].prot", "no such field", "there are name, protocol, port"},
+	{"an unknown field of a key", "{id: 1, ", "{id: 1, name: x, ", "f:8: keys[0].name", "no such field", "there are id, secret, file"},
+	{"an unknown timeout", "closing: 4m", "open: 4m", "f:14: timeouts.open", "no such field", "there are embryonic"},
+	{"a field twice", "weight: 100", "weight: 100\nweight: 5", "f:10: weight", "there twice", "remove one"},
+	{"a field of another kind", "period: 500ms", "period: [1]", "f:10: period", "this is a list", "give one value"},
+	{"a list of fields", "report: 192.0.2.255:6081", "report: {a: b}", "f:6: report", "these are fields", "give one value"},
+	{"a word for a service", "  - name: web\n    port: 80", "  - web", "f:4: services[0]", `"web"`, "give fields"},
+	{"no address", "addr: 192.0.2.11\n", "", "f: ", "Addr", "give the unicast address"},
+	{"a name for an address", "addr: 192.0.2.11", "addr: example.org", "f:2: addr", `"example.org"`, "give an IPv4 or IPv6 address"},
+	{"a zone", "addr: 192.0.2.11", "addr: fe80::1%eth0", "f:2: addr", "fe80::1%eth0", "give an IPv4 or IPv6 address"},
+	{"a loopback address", "addr: 192.0.2.11", "addr: 127.0.0.1", "f:2: ", "Addr 127.0.0.1", "give the unicast address"},
+	{"a group's address", "addr: 192.0.2.11", "addr: 224.0.0.1", "f:2: ", "Addr 224.0.0.1", "give the unicast address"},
+	{"no services", "services:\n  - name: web\n    port: 80\n", "", "f: ", "Services is empty", "give at least one"},
+	{"a service without a name", "  - name: web\n    port: 80", "  - port: 80", "f:4: ", "Name is empty", "give"},
+	{"a name twice", "    port: 80", "    port: 80\n  - {name: web, port: 81}", "f:6: ", "twice", ""},
+	{"a port twice", "    port: 80", "    port: 80-90\n  - {name: b, port: 85}", "f:6: ", "85", "give"},
+	{"no port", "    port: 80\n", "", "f:4: ", "Port is 0", "give the port that clients dial"},
+	{"a port by name", "port: 80", "port: http", "f:5: services[0].port", `"http"`, "give a port from 1 to 65535"},
+	{"port 0", "port: 80", "port: 0", "f:5: services[0].port", `"0"`, "give a port from 1 to 65535"},
+	{"a port too high", "port: 80", "port: 65536", "f:5: services[0].port", `"65536"`, "give a port from 1 to 65535"},
+	{"a range backwards", "port: 80", "port: 90-80", "f:5: services[0].port", `"90-80"`, "range such as 8000-8010"},
+	{"a protocol", "    port: 80", "    port: 80\n    protocol: sctp", "f:6: services[0].protocol", `"sctp"`, "give tcp or udp"},
+	{"a policy", "    port: 80", "    port: 80\n    policy: best", "f:6: services[0].policy", `no policy "best"`, "there are home-or-other"},
+	{"a policy's parameter", "    port: 80", "    port: 80\n    policy: \"least:d=3\"", "f:6: services[0].policy", `no parameter "d"`, "it takes threshold"},
+	{"a service's address", "    port: 80", "    port: 80\n    addrs: [192.0.2.11, 0.0.0.0]", "f:4: ", "0.0.0.0", "unicast"},
+	{"an item of addresses", "    port: 80", "    port: 80\n    addrs:\n      - 192.0.2.11\n      - x", "f:8: services[0].addrs[1]", `"x"`, "give an IPv4 or IPv6 address"},
+	{"a service's weight", "    port: 80", "    port: 80\n    weight: -1", "f:6: services[0].weight", `"-1"`, "give a number from 0 to 65535"},
+	{"no report", "report: 192.0.2.255:6081\n", "", "f: ", "Report is empty", "give"},
+	{"a report without a port", "192.0.2.255:6081", "192.0.2.255", "f:6: report", `"192.0.2.255"`, "give an address and the report port"},
+	{"a report to nobody", "192.0.2.255:6081", "0.0.0.0:6081", "f:6: report", `"0.0.0.0:6081"`, "give an address and the report port"},
+	{"a key without a number", "{id: 1, ", "{", "f:8: keys[0].id", "is missing", "number the cluster's keys from 1"},
+	{"a key without a secret", ", secret: 00112233445566778899aabbccddeeff", "", "f:8: keys[0]", "secret or file is missing", "openssl rand"},
+	{"a short secret", "00112233445566778899aabbccddeeff", "0011", "f:8: keys[0].secret", "", "at least 32 hexadecimal digits"},
+	{"a secret in words", "00112233445566778899aabbccddeeff", "correct horse battery staple!!!!", "f:8: keys[0].secret", "", "at least 32 hexadecimal digits"},
+	{"a secret's file", "secret: 00112233445566778899aabbccddeeff", "file: /nowhere", "f:8: keys[0].file", "no such file", "name a file that can be read"},
+	{"a secret and a file", "{id: 1, ", "{id: 1, file: /nowhere, ", "f:8: keys[0].file", "there is a secret", "give one of both"},
+	{"key 0", "id: 1,", "id: 0,", "f:8: keys[0].id", `"0"`, "give a number from 1 to 255"},
+	{"a key twice", "keys:\n", "keys:\n  - {id: 1, secret: ffeeddccbbaa99887766554433221100}\n", "f:7: ", "ID 1", ""},
+	{"a weight", "weight: 100", "weight: heavy", "f:9: weight", `"heavy"`, "give a number from 0 to 65535"},
+	{"a weight too high", "weight: 100", "weight: 65536", "f:9: weight", `"65536"`, "give a number from 0 to 65535"},
+	{"a time without a unit", "period: 500ms", "period: 500", "f:10: period", `"500"`, "give a time with its unit"},
+	{"a time backwards", "period: 500ms", "period: -1s", "f:10: period", `"-1s"`, "give a time with its unit"},
+	{"a period too short", "period: 500ms", "period: 1ms", "f:10: ", "Period 1ms", "10ms"},
+	{"equal ports", "tunnel_port: 6080", "tunnel_port: 6081", "f:11: ", "TunnelPort and ReportPort are both 6081", "give different ports"},
+	{"no queue", "queues: 1", "queues: 0", "f:12: queues", `"0"`, "give a number from 1 to 256"},
+	{"flows", "queues: 1", "max_flows: 1e6", "f:12: max_flows", `"1e6"`, "give a number from 1"},
+	{"a prefix", "queues: 1", "alias_prefixes: [192.0.2.0]", "f:12: alias_prefixes[0]", `"192.0.2.0"`, "give a prefix"},
+	{"a timeout", "closing: 4m", "closing: 0s", "f:14: timeouts.closing", `"0s"`, "give a time with its unit"},
+	{"a timeout too long", "closing: 4m", "closing: 1000h", "f:14: ", "Timeouts.closing", "must be between"},
+}
+
+func TestBadSettings(t *testing.T) {
+	_, err := parseSettings("f", []byte(goodSettings))
+	require.NoError(t, err)
+	for _, tt := range badSettings {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := parseSettings("f", bad(t, tt.old, tt.new))
+			require.Error(t, err)
+			require.True(t, strings.HasPrefix(err.Error(), tt.where), "%v does not begin with %q", err, tt.where)
+			require.ErrorContains(t, err, tt.says)
+			require.ErrorContains(t, err, tt.remedy)
+			require.NotContains(t, err.Error(), "horse", "secrets are not repeated")
+			require.NotContains(t, err.Error(), "\n", "one mistake, one line")
+		})
+	}
+}
+
+func bad(t *testing.T, old, with string) []byte {
+	t.Helper()
+	require.Contains(t, goodSettings, old)
+	return []byte(strings.Replace(goodSettings, old, with, 1))
+}
+
+// All mistakes are told at once.
+func TestAllMistakesAtOnce(t *testing.T) {
+	_, err := parseSettings("f", []byte("addr: x\nweight: y\nperiod: z\nfoo: 1\n"))
+	require.Error(t, err)
+	require.Len(t, strings.Split(err.Error(), "\n"), 4)
+}
+
+func FuzzSettings(f *testing.F) {
+	f.Add(goodSettings)
+	f.Add("a: &a [*a]\n")
+	f.Add("services: &s [{name: x, port: 1, addrs: *s}]\naddr: *s\n")
+	for _, tt := range badSettings {
+		f.Add(strings.Replace(goodSettings, tt.old, tt.new, 1))
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if strings.Contains(text, "file") {
+			t.Skip("reads files")
+		}
+		s, err := parseSettings("f", []byte(text))
+		if err == nil {
+			require.NoError(t, s.Validate())
+		}
+	})
+}

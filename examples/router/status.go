@@ -1,0 +1,107 @@
+package main
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/carom-dpr/carom/dpr/node"
+	"github.com/carom-dpr/carom/loadinfo"
+)
+
+// status is what /status tells: node.Status with words for numbers.
+type status struct {
+	ID       string                   `json:"id"`
+	State    string                   `json:"state"`
+	Time     time.Time                `json:"time"`
+	Services map[string]serviceStatus `json:"services"`
+	Members  []member                 `json:"members"`
+	Flows    map[string]int           `json:"flows"`
+	Packets  map[string]uint64        `json:"packets"`
+	Dropped  map[string]uint64        `json:"dropped"`
+	Reports  loadinfo.Stats           `json:"reports"`
+	Tunnel   node.TunnelStats         `json:"tunnel"`
+}
+
+type serviceStatus struct {
+	Connections   int            `json:"connections"`
+	Healthy       bool           `json:"healthy"`
+	Served        uint64         `json:"served"`
+	RedirectedOut uint64         `json:"redirected_out"`
+	RedirectedIn  uint64         `json:"redirected_in"`
+	Refused       uint64         `json:"refused"`
+	HandedOver    map[string]int `json:"handed_over"` // open, by peer
+}
+
+type member struct {
+	ID       string                     `json:"id"`
+	State    string                     `json:"state"`
+	Local    bool                       `json:"local,omitempty"`
+	Node     netip.AddrPort             `json:"node"`
+	Dialled  []netip.Addr               `json:"dialled"`
+	Age      float64                    `json:"report_age_seconds"`
+	Services map[string]reportedService `json:"services"`
+}
+
+type reportedService struct {
+	Connections uint32 `json:"connections"`
+	Weight      uint16 `json:"weight"`
+	Healthy     bool   `json:"healthy"`
+}
+
+func newStatus(s node.Status, now time.Time) status {
+	view := status{
+		ID: s.ID, State: s.State.String(), Time: now.UTC(),
+		Services: make(map[string]serviceStatus),
+		Flows:    make(map[string]int), Packets: make(map[string]uint64), Dropped: make(map[string]uint64),
+		Reports: s.Reports, Tunnel: s.Tunnel,
+	}
+	for name, own := range s.Services {
+		count := s.Engine.Services[name]
+		out := make(map[string]int)
+		for peer, open := range s.Engine.Open {
+			out[peer] = open[name]
+		}
+		view.Services[name] = serviceStatus{
+			own.Conns, own.Healthy, count.Served, count.RedirectedOut, count.RedirectedIn, count.Refused, out,
+		}
+	}
+	for i := range s.Members {
+		view.Members = append(view.Members, newMember(&s.Members[i], s.Services))
+	}
+	for state, n := range s.Engine.Flows {
+		view.Flows[state.String()] = n
+	}
+	for verdict, n := range s.Engine.Verdicts {
+		view.Packets[verdict.String()] = n
+	}
+	for reason, n := range s.Engine.Drops {
+		view.Dropped[reason.String()] = n
+	}
+	return view
+}
+
+func newMember(m *loadinfo.Member, known map[string]node.ServiceStatus) member {
+	view := member{
+		ID: m.ID, State: m.State.String(), Local: m.Local, Node: m.Node, Dialled: m.Dialled,
+		Age: m.Age.Seconds(), Services: make(map[string]reportedService),
+	}
+	for name, r := range reported(m, known) {
+		view.Services[name] = reportedService{r.Conns, r.Weight, r.Healthy}
+	}
+	return view
+}
+
+// reported returns what a member says of the services that this host has, by name:
+// reports hold but hashes of names.
+func reported(m *loadinfo.Member, known map[string]node.ServiceStatus) map[string]loadinfo.ServiceReport {
+	named := make(map[string]loadinfo.ServiceReport)
+	for name := range known {
+		id := loadinfo.HashService(name)
+		for _, r := range m.Services {
+			if r.ID == id {
+				named[name] = r
+			}
+		}
+	}
+	return named
+}
