@@ -28,7 +28,7 @@ type captureEndpoint struct {
 	Addr     [4]uint32
 	Port     uint16
 	Protocol uint8
-	Zero     uint8
+	Fragment uint8
 }
 
 // Names of all BPF objects in the ELF.

@@ -93,6 +93,9 @@ func (c *capture) setEndpoints(want map[endpoint]bool) error {
 // mapped into IPv6.
 func (e endpoint) key() captureEndpoint {
 	k := captureEndpoint{Protocol: e.protocol}
+	if e.fragment {
+		k.Fragment = 1
+	}
 	k.Port = binary.NativeEndian.Uint16([]byte{byte(e.port >> 8), byte(e.port)})
 	a := e.addr.As16()
 	for i := range k.Addr {

@@ -3,12 +3,15 @@ package hostnet
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/gopacket/layers"
 	"github.com/stretchr/testify/require"
+
+	"github.com/carom-dpr/carom/dpr/dprtest"
 )
 
 // eachFamily runs a test over IPv4 and IPv6, with capture by TCX and by clsact.
@@ -194,6 +197,35 @@ func TestDatagramsAndTheirFragments(t *testing.T) {
 			require.NoError(t, conn.Close())
 		}
 	})
+}
+
+// Fragments of a protocol that no service has may be many, such as those of tunnels,
+// and are none of the engine's business.
+func TestFragmentsOfProtocolsWithoutService(t *testing.T) {
+	w := newWorld(t)
+	e := startEngine(t, w.a, Config{Services: services(w.a)[:1]}, nil)
+	for i, a := range addrs(w.a) {
+		e.net.Beat()
+		from, to := netip.AddrPortFrom(addrs(w.client)[i], 40000), netip.AddrPortFrom(a, port)
+		data := dprtest.Options{ID: 7, Payload: make([]byte, 2000)}
+		fragments := func(p []byte) [][]byte { return dprtest.Fragment(p, 1280) }
+		packets := slices.Concat(
+			fragments(dprtest.UDP(from, to, data)),
+			fragments(dprtest.IP(from.Addr(), a, 47, data)),
+			fragments(dprtest.TCP(from, to, data)))
+		captured := 2
+		if a.Is6() {
+			data.Extensions = []dprtest.Extension{dprtest.DestOpts(8)}
+			packets = append(packets, fragments(dprtest.TCP(from, to, data))...)
+			captured += 2
+		}
+		send(t, w.client, packets...)
+		got := e.await(t, captured)
+		require.Len(t, got, captured)
+		for k := range got {
+			require.Equal(t, packets[len(packets)-captured+k], got[k].Data())
+		}
+	}
 }
 
 func TestOnlyErrorsAboutRedirectedFlowsAreCaptured(t *testing.T) {

@@ -89,10 +89,13 @@ const (
 
 	protocolTCP = 6
 	protocolUDP = 17
+	// protocolDestOpts is the IPv6 extension header that may follow a fragment header
+	// (RFC 8200, section 4.1).
+	protocolDestOpts = 60
 
-	// maxEndpoints is the size of the capture program's map: two services that
-	// take all ports of one address.
-	maxEndpoints = 1 << 17
+	// maxEndpoints is the size of the capture program's map: all ports of two
+	// addresses, or of one for two services, and as many fragments' endpoints.
+	maxEndpoints = 1<<17 + 1<<10
 )
 
 // withDefaults returns the configuration with its zero fields filled in, or an
@@ -161,15 +164,16 @@ func (s Service) lastPort() uint16 {
 	return s.PortEnd
 }
 
-// endpoint is one key of the capture program's map. With protocol and port 0 it
-// stands for the address as a whole.
+// endpoint is one key of the capture program's map.
 type endpoint struct {
 	addr     netip.Addr
 	protocol uint8
 	port     uint16
+	fragment bool // of any port
 }
 
-// endpoints returns all endpoints of the services and all their addresses.
+// endpoints returns all endpoints of the services, and those that stand for their
+// fragments.
 func endpoints(services []Service) (map[endpoint]bool, error) {
 	set := map[endpoint]bool{}
 	for i, s := range services {
@@ -178,9 +182,12 @@ func endpoints(services []Service) (map[endpoint]bool, error) {
 		}
 		for _, a := range s.Addrs {
 			a = a.Unmap()
-			set[endpoint{addr: a}] = true
+			set[endpoint{a, s.Protocol, 0, true}] = true
+			if a.Is6() { // the transport header may come after this one
+				set[endpoint{a, protocolDestOpts, 0, true}] = true
+			}
 			for port := int(s.Port); port <= int(s.lastPort()); port++ {
-				set[endpoint{a, s.Protocol, uint16(port)}] = true
+				set[endpoint{a, s.Protocol, uint16(port), false}] = true
 			}
 		}
 		if len(set) > maxEndpoints {

@@ -53,12 +53,13 @@ func TestEndpoints(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.Equal(t, map[endpoint]bool{
-		{addr: v4}: true, {addr: v6}: true,
-		{v4, protocolTCP, 80}: true, {v4, protocolTCP, 81}: true,
-		{v6, protocolTCP, 80}: true, {v6, protocolTCP, 81}: true,
-		{v4, protocolUDP, 65535}: true,
+		{v4, protocolTCP, 80, false}: true, {v4, protocolTCP, 81, false}: true,
+		{v6, protocolTCP, 80, false}: true, {v6, protocolTCP, 81, false}: true,
+		{v4, protocolUDP, 65535, false}: true,
+		{v4, protocolTCP, 0, true}:      true, {v4, protocolUDP, 0, true}: true,
+		{v6, protocolTCP, 0, true}: true, {v6, protocolDestOpts, 0, true}: true,
 	}, set)
 
-	_, err = endpoints([]Service{{Protocol: protocolTCP, Port: 1, PortEnd: 65535, Addrs: []netip.Addr{v4, v6}}, {Protocol: protocolUDP, Port: 1, PortEnd: 9, Addrs: []netip.Addr{v4}}})
-	require.ErrorContains(t, err, "Services[1]: more than 131072 endpoints")
+	_, err = endpoints([]Service{{Protocol: protocolTCP, Port: 1, PortEnd: 65535, Addrs: []netip.Addr{v4, v6}}, {Protocol: protocolUDP, Port: 1, PortEnd: 2000, Addrs: []netip.Addr{v4}}})
+	require.ErrorContains(t, err, "Services[1]: more than 132096 endpoints")
 }

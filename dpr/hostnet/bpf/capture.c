@@ -72,13 +72,13 @@ enum outcome {
 	OUTCOMES,
 };
 
-/* An endpoint of a service. IPv4 addresses are mapped into IPv6. With protocol and
- * port 0 it stands for the address as a whole, which is all that fragments show. */
+/* An endpoint of a service. IPv4 addresses are mapped into IPv6. With fragment set it
+ * stands for all ports, since only the first fragment of a datagram shows them. */
 struct endpoint {
 	__be32 addr[4];
 	__be16 port;
 	__u8 protocol;
-	__u8 zero;
+	__u8 fragment;
 };
 
 struct {
@@ -227,6 +227,16 @@ static __always_inline int parse_icmpv6(struct __sk_buff *skb, struct packet *p,
 	return parse_quoted_ports(skb, p, ip.nexthdr, off + sizeof(ip));
 }
 
+/* fragment: all fragments of a datagram take the same way, so that the first one,
+ * which has the ports, meets its followers. The engine gives back what is not a
+ * service's. */
+static __always_inline int fragment(struct packet *p, __u8 protocol)
+{
+	p->local.protocol = protocol;
+	p->local.fragment = 1;
+	return 1;
+}
+
 static __always_inline int parse_ipv4(struct __sk_buff *skb, struct packet *p)
 {
 	struct iphdr ip;
@@ -236,10 +246,8 @@ static __always_inline int parse_ipv4(struct __sk_buff *skb, struct packet *p)
 	p->ipv4 = 1;
 	map_ipv4(p->local.addr, ip.daddr);
 	map_ipv4(p->remote, ip.saddr);
-	/* Only the first fragment has ports. All take the same way, so that it meets
-	 * its followers; the engine gives back what is not a service's. */
 	if (ip.frag_off & bpf_htons(IPV4_FRAGMENT))
-		return 1;
+		return fragment(p, ip.protocol);
 	if (ip.protocol == IPPROTO_ICMP)
 		return parse_icmp(skb, p, ip.ihl * 4);
 	return parse_transport(skb, p, ip.protocol, ip.ihl * 4);
@@ -266,7 +274,7 @@ static __always_inline int parse_ipv6(struct __sk_buff *skb, struct packet *p)
 		off += (ext.hdrlen + 1) * 8;
 	}
 	if (next == IPPROTO_FRAGMENT)
-		return 1;
+		return load(skb, off, &ext, sizeof(ext)) ? 0 : fragment(p, ext.nexthdr);
 	if (next == IPPROTO_ICMPV6)
 		return parse_icmpv6(skb, p, off);
 	return parse_transport(skb, p, next, off);
@@ -374,7 +382,7 @@ int capture(struct __sk_buff *skb)
 	if (!ok || !bpf_map_lookup_elem(&services, &p.local))
 		return pass(NOT_SERVICE);
 
-	tcp = p.local.protocol == IPPROTO_TCP;
+	tcp = p.local.protocol == IPPROTO_TCP && !p.local.fragment;
 	syn = p.tcp.syn && !p.tcp.ack;
 	if (tcp && socket_owns(skb, &p))
 		return pass(LOCAL_SOCKET);
