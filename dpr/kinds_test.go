@@ -243,6 +243,22 @@ func TestA12TooBigNeverSaysTooLittle(t *testing.T) {
 	require.Equal(t, uint16(1000), binary.BigEndian.Uint16(p.Bytes()[26:]))
 }
 
+// A path's MTU changes under the flows that go there.
+func TestMTUOfPeerChanges(t *testing.T) {
+	b := newBench(t, dpr.Config{})
+	b.from(tcp(syn, 1000, 0))
+	id := b.PeerID("h2")
+	for _, tt := range []struct {
+		mtu  int
+		want dpr.Verdict // of a packet of 1,400 bytes
+	}{{0, dpr.Forward}, {1399, dpr.Reply}, {1400, dpr.Forward}, {0, dpr.Forward}} {
+		require.NoError(t, b.SetPeers([]dpr.Peer{{ID: "h2", MTU: tt.mtu}, {ID: "h3"}}))
+		require.Equal(t, id, b.PeerID("h2"))
+		require.Equal(t, tt.want, b.from(tcp(ack, 1001, 1360)).Verdict, "MTU %d", tt.mtu)
+	}
+	require.Equal(t, 1, b.flows())
+}
+
 func TestA49LongestPackets(t *testing.T) {
 	for _, from := range []netip.AddrPort{client, client6} {
 		for _, n := range []int{9014, dpr.MaxPacket} {

@@ -220,18 +220,22 @@ func TestReadWithFewPackets(t *testing.T) {
 	require.Zero(t, b.Stats().Dropped)
 }
 
+// TestTOSTravels is A19: DSCP and ECN go out with the packet and stay in it, whatever
+// the families inside and outside.
 func TestTOSTravels(t *testing.T) {
 	for _, is6 := range []bool{false, true} {
 		a, b := pair(t, is6, Config{})
-		for _, want := range []uint8{0, 1, 2, 3, 0x2e<<2 | 2} {
-			p := packet(dprtest.UDP(client6, server6, dprtest.Options{TOS: want}), peerB)
-			_, err := a.Queues[0].Write([]dpr.Packet{p})
-			require.NoError(t, err)
-			pkts := dpr.NewPackets(1, 2000)
-			_, err = b.Queues[0].Read(pkts)
-			require.NoError(t, err)
-			require.Equal(t, want, b.Queues[0].in.tos, "outer")
-			require.Equal(t, want, tos(pkts[0].Bytes()), "inner")
+		for _, ends := range [][2]netip.AddrPort{{client4, server4}, {client6, server6}} {
+			for _, want := range []uint8{0, 1, 2, 3, 0x2e<<2 | 2} {
+				p := packet(dprtest.UDP(ends[0], ends[1], dprtest.Options{TOS: want}), peerB)
+				_, err := a.Queues[0].Write([]dpr.Packet{p})
+				require.NoError(t, err)
+				pkts := dpr.NewPackets(1, 2000)
+				_, err = b.Queues[0].Read(pkts)
+				require.NoError(t, err)
+				require.Equal(t, want, b.Queues[0].in.tos, "outer")
+				require.Equal(t, want, tos(pkts[0].Bytes()), "inner")
+			}
 		}
 	}
 }
