@@ -32,28 +32,40 @@ type router struct {
 const shutdownTime = time.Second
 
 // serve runs a router until ctx is done. open makes the node.
-func serve(ctx context.Context, o options, open func(node.Config) (*node.Node, error), reload <-chan os.Signal, errs io.Writer) error {
-	s, err := readSettings(o.config)
-	if err != nil {
-		return err
-	}
+func serve(ctx context.Context, o options, open opener, reload <-chan os.Signal, errs io.Writer) error {
 	ln, err := net.Listen("tcp", o.listen.String())
 	if err != nil {
 		return fmt.Errorf("-listen %v: %w: choose another address or port", o.listen, err)
 	}
 	defer ln.Close()
-	r := &router{config: o.config, log: o.logger(errs), metrics: newMetrics()}
-	s.Logger = r.log
-	r.policies = s.keep(nil, r.metrics.decisions)
-	if r.node, err = open(s.Config); err != nil {
+	r, err := newRouter(o, open, o.logger(errs))
+	if err != nil {
 		return err
 	}
-	r.metrics.reloaded(nil)
-	r.metrics.follow(r.node)
-	r.log.Info("router runs", "id", r.node.Status().ID, "services", len(s.Services), "http", ln.Addr())
+	r.log.Info("router runs", "id", r.node.Status().ID, "http", ln.Addr())
 	err = r.run(ctx, ln, reload)
 	r.log.Info("router has ended", "err", err)
 	return err
+}
+
+// An opener makes a node, as node.Open does.
+type opener func(node.Config) (*node.Node, error)
+
+// newRouter returns a router whose node is open, or an error that leaves nothing open.
+func newRouter(o options, open opener, log *slog.Logger) (*router, error) {
+	s, err := readSettings(o.config)
+	if err != nil {
+		return nil, err
+	}
+	r := &router{config: o.config, log: log, metrics: newMetrics()}
+	s.Logger = log
+	r.policies = s.keep(nil, r.metrics.decisions)
+	if r.node, err = open(s.Config); err != nil {
+		return nil, err
+	}
+	r.metrics.reloaded(nil)
+	r.metrics.follow(r.node)
+	return r, nil
 }
 
 // run returns when the node has ended, because ctx is done or by an error, and all
