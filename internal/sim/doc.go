@@ -11,9 +11,10 @@
 // The unit of time is the mean service time of a connection on a host of speed 1,
 // the lifetime. Policies and boards, which have real units, see a second for it.
 //
-// What a chooser knows comes in three forms, see [Scenario.View]: a Board for each
+// What a chooser knows comes in four forms, see [Scenario.View]: a Board for each
 // host, all the hosts or a few of them on it; one Board that all hosts look at, in
-// which each finds its own count exact and its own redirects added; or the counts
+// which each finds its own count exact and its own redirects added; the last reports
+// of a few hosts, for clusters that are too large for Boards; or the counts
 // themselves, as if reports were free and instant.
 //
 // [MaxLoad] and [Disruption] are the other two experiments of the literature: unit

@@ -65,10 +65,12 @@ type Scenario struct {
 	Limit int `json:"limit,omitempty"`
 
 	// View is what choosers see: "boards", a loadinfo.Board for each of them,
-	// "shared", one Board for all, or "" to decide by the number of hosts: boards up
-	// to 1,000 or if Known is set, else shared.
+	// "shared", one Board for all, "partial", the last reports of those that they
+	// know, or "" to decide by the number of hosts: boards up to 1,000, or 10,000 if
+	// Known is set, shared up to 10,000 otherwise, and partial above.
 	View string `json:"view,omitempty"`
-	// Known is how many other hosts, drawn at random, a chooser hears; 0 means all.
+	// Known is how many other hosts, drawn at random, a chooser hears; 0 means all,
+	// and 16 in a partial view. A shared view has no use for it.
 	Known int `json:"known,omitempty"`
 	// Period is the time between two reports of a host. 0 means that choosers see
 	// the counts themselves, at any time.
@@ -123,13 +125,21 @@ type Event struct {
 
 // The forms that Scenario.View names.
 const (
-	viewBoards = "boards"
-	viewShared = "shared"
+	viewBoards  = "boards"
+	viewShared  = "shared"
+	viewPartial = "partial"
 )
 
-// maxBoards is up to how many hosts each has a board with all others on it: a
-// gigabyte's worth.
-const maxBoards = 1000
+// maxBoards is up to how many hosts each has a board with all others on it, which
+// takes a gigabyte; maxShared is up to how many a snapshot has all hosts.
+const (
+	maxBoards = 1000
+	maxShared = 10_000
+)
+
+// defaultKnown is enough to draw two or three from, and a report's copies cost less
+// than the connections of a host.
+const defaultKnown = 16
 
 // withDefaults fills in what zero fields stand for.
 func (sc Scenario) withDefaults() Scenario {
@@ -149,13 +159,21 @@ func (sc Scenario) withDefaults() Scenario {
 	if sc.Slots == 0 && !sc.Sharing {
 		sc.Slots = 1
 	}
-	if sc.View == "" {
-		sc.View = viewBoards
-		if sc.Hosts > maxBoards && sc.Known == 0 {
-			sc.View = viewShared
-		}
+	sc.View = orString(sc.View, sc.viewFor())
+	if sc.View == viewPartial {
+		sc.Known = orInt(sc.Known, min(defaultKnown, sc.Hosts))
 	}
 	return sc
+}
+
+func (sc *Scenario) viewFor() string {
+	switch {
+	case sc.Hosts > maxShared:
+		return viewPartial
+	case sc.Hosts > maxBoards && sc.Known == 0:
+		return viewShared
+	}
+	return viewBoards
 }
 
 func orInt(n, def int) int {
@@ -211,7 +229,7 @@ func (sc *Scenario) validCluster() error {
 
 func (sc *Scenario) validReports() error {
 	return errors.Join(
-		oneOf("view", sc.View, viewBoards, viewShared), oneOf("correction", sc.Correction, "live", "sent", "none"),
+		oneOf("view", sc.View, viewBoards, viewShared, viewPartial), oneOf("correction", sc.Correction, "live", "sent", "none"),
 		within("known", float64(sc.Known), 0, float64(sc.Hosts)), within("period", sc.Period, 0, maxTime),
 		within("rebuild", sc.Rebuild, 0, maxTime), within("loss", sc.Loss, 0, 1),
 		within("delay", sc.Delay, 0, maxTime), within("jitter", sc.Jitter, 0, maxTime),

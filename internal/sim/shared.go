@@ -78,6 +78,9 @@ func (v *shared) pick(c *chooser, f lb.Flow) (int32, bool) {
 	if v.news && (v.snapshot == nil || v.now-v.taken >= lifetimes(v.sc.Rebuild)) {
 		v.look()
 	}
+	if c.home != none && v.place[c.home] == none {
+		return c.home, true // nobody has heard of it, so it is not in the snapshot
+	}
 	v.wear(c)
 	if c.picker == nil || c.sight.built != v.version {
 		c.sight.own = *v.snapshot

@@ -182,6 +182,7 @@ func (s *simulation) begin() {
 	if s.sc.Period == 0 {
 		return
 	}
+	s.introduce()
 	if s.sc.Sync {
 		s.events.push(event{0, report, everybody})
 		return
@@ -189,6 +190,22 @@ func (s *simulation) begin() {
 	period := s.period()
 	for i := range s.hosts {
 		s.events.push(event{time.Duration(s.random.network.Int64N(int64(period))), report, int32(i)})
+	}
+}
+
+// introduce has all hosts heard by all at the beginning: a cluster in which everybody
+// knows the same few that reported first is not what is to be studied.
+func (s *simulation) introduce() {
+	for i := range s.hosts {
+		h := &s.hosts[i]
+		if h.state == gone {
+			continue
+		}
+		said, _ := h.board.Report(clock(s.now))
+		hearers, _ := s.view.hearers(int32(i))
+		for _, to := range hearers {
+			s.view.receive(to, &said)
+		}
 	}
 }
 

@@ -139,6 +139,10 @@ func TestViewsAgree(t *testing.T) {
 			shared := run(t, sc)
 			near(t, boards.Mean, shared.Mean, 0.05, policy)
 			near(t, boards.Share, shared.Share, 0.02, policy)
+			sc.View, sc.Known = "partial", 9
+			partial := run(t, sc)
+			near(t, boards.Mean, partial.Mean, 0.05, policy)
+			near(t, boards.Share, partial.Share, 0.02, policy)
 		}
 	}
 }
@@ -175,7 +179,7 @@ func last(r Result) Point { return r.Series[len(r.Series)-1] }
 
 // TestDrain checks that a draining host ends up empty, in every view.
 func TestDrain(t *testing.T) {
-	for _, view := range []string{"boards", "shared", ""} {
+	for _, view := range []string{"boards", "shared", "partial", ""} {
 		s, err := newSimulation(Scenario{Hosts: 4, Load: 0.5, View: view, Period: periodOf(view), Events: []Event{{At: 50, Host: 2, What: "drain"}}})
 		require.NoError(t, err)
 		for s.now.Seconds() < 100 {
@@ -236,7 +240,7 @@ func TestValidate(t *testing.T) {
 		{"speed", Scenario{Speeds: []float64{0}}, "speeds: 0"},
 		{"loss", Scenario{Loss: 2}, "loss: 2 is not from 0 to 1"},
 		{"not a number", Scenario{Delay: math.NaN()}, "delay: NaN"},
-		{"view", Scenario{View: "all"}, "use boards, shared"},
+		{"view", Scenario{View: "all"}, "use boards, shared, partial"},
 		{"event", Scenario{Events: []Event{{What: "fly", Host: 10}}}, "use join, drain, die, return"},
 		{"event's host", Scenario{Events: []Event{{What: "die", Host: 9, Count: 2}}}, "events: count: 2 is not from 0 to 1"},
 	}

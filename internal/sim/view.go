@@ -28,16 +28,20 @@ type view interface {
 
 // A sight is what a view keeps for a chooser. Each kind of view uses its own part.
 type sight struct {
+	peers []int32     // whom it hears, in order; nil: all
+	own   lb.Snapshot // of its own, where there is one
+	news  bool        // something that is not in the snapshot
+
 	// Of a view with boards:
 	board  *loadinfo.Board
-	news   bool
 	taken  time.Duration
-	peers  []int32 // whom it hears, in order; nil: all
-	counts []atomic.Int32
+	counts []atomic.Int32 // what it has where, by peer
+
+	// Of a partial view:
+	heard []time.Duration // by peer, or never
 
 	// Of a shared view:
 	built   uint64
-	own     lb.Snapshot
 	changes map[int32]correction
 }
 
@@ -47,6 +51,8 @@ func (s *simulation) newView() view {
 		return newExact(s)
 	case s.sc.View == viewShared:
 		return newShared(s)
+	case s.sc.View == viewPartial:
+		return newPartial(s)
 	}
 	return newBoards(s)
 }
@@ -64,43 +70,30 @@ func (s *simulation) choose(c *chooser, f lb.Flow) (server int32, ok bool) {
 	return c.home, true
 }
 
-// boards is the view of hosts that each have a board, as in a real cluster.
-type boards struct {
-	*simulation
+// An audience is who hears whom.
+type audience struct {
 	hear [][]int32 // by host: the choosers that hear it; nil: all
 	all  []int32
 }
 
-func newBoards(s *simulation) *boards {
-	v := &boards{simulation: s}
+// newAudience draws the hosts that each chooser hears.
+func newAudience(s *simulation) audience {
+	var a audience
+	if s.sc.Known > 0 {
+		a.hear = make([][]int32, len(s.hosts))
+	}
 	for i := range s.choosers {
 		c := &s.choosers[i]
-		v.all = append(v.all, c.number)
-		if s.sc.Known > 0 {
-			v.meet(c)
+		a.all = append(a.all, c.number)
+		if s.sc.Known == 0 {
+			continue
+		}
+		c.sight.peers = distinct(s.random.network, s.sc.Known, len(s.hosts), c.home)
+		for _, p := range c.sight.peers {
+			a.hear[p] = append(a.hear[p], c.number)
 		}
 	}
-	for i := range s.hosts {
-		v.moved(int32(i), s.hosts[i].state)
-	}
-	if s.sc.Routers > 0 {
-		for i := range s.choosers {
-			c := &s.choosers[i]
-			v.open(c, loadinfo.NewBoard(v.config(c)))
-		}
-	}
-	return v
-}
-
-// meet draws the hosts that a chooser hears.
-func (v *boards) meet(c *chooser) {
-	if v.hear == nil {
-		v.hear = make([][]int32, len(v.hosts))
-	}
-	c.sight.peers = distinct(v.random.network, v.sc.Known, len(v.hosts), c.home)
-	for _, p := range c.sight.peers {
-		v.hear[p] = append(v.hear[p], c.number)
-	}
+	return a
 }
 
 // distinct draws up to k numbers below n, in order, without one of them.
@@ -115,74 +108,14 @@ func distinct(r *rand.Rand, k, n int, without int32) []int32 {
 	return drawn
 }
 
-func (v *boards) config(c *chooser) loadinfo.BoardConfig {
-	return loadinfo.BoardConfig{
-		Period: v.period(), MaxHosts: len(v.hosts),
-		Live: func(host, _ string) *atomic.Int32 { return v.count(c, number(host)) },
+func (a *audience) hearers(host int32) ([]int32, bool) {
+	if a.hear == nil {
+		return a.all, true
 	}
+	return a.hear[host], false
 }
 
-// count is a chooser's counter of the connections that it has at a host.
-func (v *boards) count(c *chooser, host int32) *atomic.Int32 {
-	if c.sight.peers == nil {
-		return &c.sight.counts[host]
-	}
-	at, _ := slices.BinarySearch(c.sight.peers, host)
-	return &c.sight.counts[at]
-}
-
-// open gives a chooser an empty board.
-func (v *boards) open(c *chooser, b *loadinfo.Board) {
-	n := len(c.sight.peers)
-	if c.sight.peers == nil {
-		n = len(v.hosts)
-	}
-	c.sight.board, c.sight.counts, c.sight.news = b, make([]atomic.Int32, n), true
-	b.Snapshot(serviceName, clock(v.now)) // from now on it asks for the counters
-}
-
-func (v *boards) moved(n int32, to state) {
-	h := &v.hosts[n]
-	if v.sc.Routers > 0 {
-		if to != draining {
-			h.board = v.newBoard(n, loadinfo.BoardConfig{})
-		}
-		return
-	}
-	c := &v.choosers[n]
-	if to != draining {
-		h.board = v.newBoard(n, v.config(c))
-		v.open(c, h.board)
-	}
-	c.sight.news = true
-}
-
-func (v *boards) pick(c *chooser, f lb.Flow) (int32, bool) {
-	own := &c.sight
-	if c.picker == nil || own.news && v.now-own.taken >= lifetimes(v.sc.Rebuild) {
-		c.snapshot = own.board.Snapshot(serviceName, clock(v.now))
-		c.snapshot.Taken = origin + v.now
-		c.picker = c.policy.Build(c.snapshot)
-		own.news, own.taken = false, v.now
-	}
-	return v.choose(c, f)
-}
-
-func (v *boards) change(c *chooser, host int32, by int32) { v.count(c, host).Add(by) }
-
-func (v *boards) hearers(host int32) ([]int32, bool) {
-	if v.hear == nil {
-		return v.all, true
-	}
-	return v.hear[host], false
-}
-
-func (v *boards) receive(hearer int32, r *loadinfo.Report) {
-	c := &v.choosers[hearer]
-	if c.home != none && (v.hosts[c.home].state == gone || v.hosts[c.home].id == r.ID) {
-		return
-	}
-	if c.sight.board.Receive(*r, clock(v.now)) == nil {
-		c.sight.news = true
-	}
+// deaf reports whether a chooser does not hear a report: its host is gone, or says it.
+func (s *simulation) deaf(c *chooser, r *loadinfo.Report) bool {
+	return c.home != none && (s.hosts[c.home].state == gone || s.hosts[c.home].id == r.ID)
 }

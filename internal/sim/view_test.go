@@ -46,6 +46,8 @@ func TestEstimates(t *testing.T) {
 		{View: "boards", Period: 0.5, Routers: 3},
 		{View: "boards", Period: 2, Known: 3},
 		{View: "shared", Period: 2, Loss: 0.2},
+		{View: "partial", Period: 2, Known: 3},
+		{View: "partial", Period: 0.5, Routers: 3, Sync: true},
 	} {
 		sc.Hosts, sc.Length, sc.Policy = 6, 100, "power-of-d:d=3"
 		s, err := newSimulation(sc)
