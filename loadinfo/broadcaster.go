@@ -77,6 +77,8 @@ type Broadcaster struct {
 	stats Stats
 }
 
+var _ Transport = (*Broadcaster)(nil)
+
 // NewBroadcaster returns a broadcaster that does nothing until Run. An error names
 // the field of the configuration; the socket is then still the caller's.
 func NewBroadcaster(cfg BroadcasterConfig) (*Broadcaster, error) {
