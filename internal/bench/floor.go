@@ -2,6 +2,7 @@ package main
 
 import (
 	"hash/maphash"
+	"math/bits"
 	"unsafe"
 )
 
@@ -21,10 +22,7 @@ type floor struct {
 }
 
 func newFloor(flows int) *floor {
-	size := 1
-	for size < flows {
-		size *= 2
-	}
+	size := 1 << bits.Len(uint(flows-1))
 	f := &floor{seed: maphash.MakeSeed(), buckets: make([]uint32, size), entries: make([][8]uint64, flows)}
 	for i := range f.entries {
 		p := packetOf(uint32(i))

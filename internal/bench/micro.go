@@ -1,195 +1,205 @@
 package main
 
 import (
-	"encoding/binary"
+	"context"
 	"fmt"
-	"io"
-	"math/rand/v2"
-	"net/netip"
-	"slices"
-	"text/tabwriter"
-	"time"
+	"math"
+	"runtime"
+	"testing"
 
-	"github.com/carom-dpr/carom/dpr"
 	"github.com/carom-dpr/carom/dpr/dprtest"
 	"github.com/carom-dpr/carom/lb"
 )
 
-// A runner handles one packet of each of 32 flows.
-type runner interface{ run(flows *[32]uint32) }
+// The columns of a micro table, by the names that targets go by.
+const (
+	perPacket = "ns/packet"
+	overFloor = "÷ floor"
+	overOurs  = "÷ carom"
+)
 
 const (
-	rounds = 5
-	// slice is how long a runner runs at a time: long against a clock's reading,
-	// short against what else the machine does.
-	slice = 100 * time.Millisecond
+	theLoads    = "two dependent random loads"
+	theFloor    = "floor"
+	oursBy32    = "carom: known flow, batch 32"
+	oursBy1     = "carom: known flow, batch 1"
+	oursBy64    = "carom: known flow, batch 64"
+	theGopacket = "gopacket and a map"
+	theGvisor   = "gVisor: connection tracking and NAT"
 )
 
-// A contest measures runners side by side: in each round each runs twice, in the
-// order ABC CBA, so that a machine that slows down slows all of them.
-type contest struct {
-	names   []string
-	runners []runner
-	flows   int
-}
+// gvisorMost is the most flows that gVisor is measured with: its table has 16,384
+// buckets, whatever it holds, so that more would measure their chains alone.
+const gvisorMost = 100_000
 
-func (c *contest) add(name string, r runner) {
-	c.names, c.runners = append(c.names, name), append(c.runners, r)
-}
-
-// measure returns each runner's median time for a packet, in nanoseconds.
-func (c *contest) measure() []float64 {
-	samples := make([][]float64, len(c.runners))
-	order := randomFlows(c.flows)
-	for range rounds {
-		for i := range c.runners {
-			samples[i] = append(samples[i], timePerPacket(c.runners[i], order))
+// runMicro measures what a packet costs the engine, beside yardsticks.
+func runMicro(ctx context.Context, o *options) (*report, error) {
+	r := newReport("micro")
+	r.Notes = []string{
+		fmt.Sprintf("Packets of 64 bytes of TCP over IPv4, flows in random order; %d rounds in the order ABC CBA, medians.", o.rounds),
+		"Everything but the floor and the loads makes each packet by a copy of 64 bytes first.",
+		fmt.Sprintf("gVisor is not measured above %d flows: its table has 16,384 buckets.", gvisorMost),
+	}
+	tables := map[int]*table{}
+	for _, flows := range []int{1000, 100_000, 1_000_000} {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
 		}
-		for i := len(c.runners) - 1; i >= 0; i-- {
-			samples[i] = append(samples[i], timePerPacket(c.runners[i], order))
+		t, err := microTable(flows, o.rounds)
+		if err != nil {
+			return nil, err
 		}
+		tables[flows] = t
+		r.Tables = append(r.Tables, t)
 	}
-	medians := make([]float64, len(samples))
-	for i, s := range samples {
-		slices.Sort(s)
-		medians[i] = s[len(s)/2]
-	}
-	return medians
-}
-
-// randomFlows returns batches of flows in random order, each flow equally often.
-func randomFlows(flows int) [][32]uint32 {
-	rng := rand.New(rand.NewPCG(1, 2))
-	batches := make([][32]uint32, max(1024, flows/32))
-	for i := range batches {
-		for k := range batches[i] {
-			batches[i][k] = uint32(rng.IntN(flows))
-		}
-	}
-	return batches
-}
-
-func timePerPacket(r runner, order [][32]uint32) float64 {
-	packets := 0
-	start := time.Now()
-	for at := 0; ; at = (at + 64) % (len(order) - 63) {
-		for i := range 64 {
-			r.run(&order[at+i])
-		}
-		packets += 64 * 32
-		if took := time.Since(start); took > slice {
-			return float64(took.Nanoseconds()) / float64(packets)
-		}
-	}
-}
-
-// loads are two random loads, the second at a place that the first one gives: the
-// least that a hash table costs.
-type loads struct{ first, second []uint32 }
-
-func newLoads(flows int) *loads {
-	l := &loads{first: make([]uint32, flows), second: make([]uint32, 16*flows)}
-	for i, n := range rand.New(rand.NewPCG(3, 4)).Perm(flows) {
-		l.first[i] = uint32(16 * n) // each entry has a cache line of its own
-	}
-	return l
-}
-
-var sink uint32
-
-func (l *loads) run(flows *[32]uint32) {
-	for _, f := range flows {
-		sink += l.second[l.first[f]]
-	}
-}
-
-// engine is dpr's, with all flows established and redirected.
-type engine struct {
-	*dpr.Engine
-	pkts     []dpr.Packet
-	template []byte
-	now      time.Time
-}
-
-var (
-	benchClient = netip.MustParseAddrPort("10.0.0.1:40000")
-	benchVIP    = netip.MustParseAddrPort("198.51.100.1:80")
-)
-
-// always sends every flow to the first peer.
-type always struct{}
-
-func (always) Build(*lb.Snapshot) lb.Picker          { return always{} }
-func (always) Pick(lb.Flow, time.Duration) lb.Choice { return lb.Choice{Do: lb.Send, Host: 1} }
-func packetTemplate(flags dprtest.Flags, payload int) []byte {
-	return dprtest.TCP(benchClient, benchVIP, dprtest.Options{Flags: flags, Seq: 1, Payload: make([]byte, payload)})
-}
-
-func newEngine(flows int) (*engine, error) {
-	e, err := dpr.New(dpr.Config{
-		MaxFlows: flows + flows/4,
-		Services: []dpr.Service{{Name: "web", Proto: dpr.TCP, Port: 80, Addrs: []netip.Addr{benchVIP.Addr()}}},
-	})
+	others, err := otherFigures(o.rounds)
 	if err != nil {
 		return nil, err
 	}
-	r := &engine{Engine: e, pkts: dpr.NewPackets(32, 256), now: time.Now()}
-	if err := e.SetPeers([]dpr.Peer{{ID: "h2"}}); err != nil {
-		return nil, err
-	}
-	snap := &lb.Snapshot{Hosts: []lb.Host{{ID: "h1", Weight: 1}, {ID: "h2", Weight: 1}}}
-	if err := e.SetSnapshot("web", always{}, snap); err != nil {
-		return nil, err
-	}
-	for _, flags := range []dprtest.Flags{dprtest.SYN, dprtest.ACK} {
-		r.template = packetTemplate(flags, 24)
-		var batch [32]uint32
-		for at := 0; at < flows; at += 32 {
-			for k := range batch {
-				batch[k] = uint32(min(at+k, flows-1))
-			}
-			r.run(&batch)
-		}
-	}
+	r.Tables = append(r.Tables, others)
+	r.Targets = microTargets(tables, others)
 	return r, nil
 }
 
-// client puts the flow's number into the client's address.
-func client(pkt []byte, flow uint32) { binary.BigEndian.PutUint32(pkt[12:], 10<<24|flow) }
-
-func (e *engine) run(flows *[32]uint32) {
-	for i, f := range flows {
-		p := &e.pkts[i]
-		p.Off, p.Peer, p.Len = dpr.Headroom, 0, copy(p.Buf[dpr.Headroom:], e.template)
-		client(p.Bytes(), f)
+// microTable measures a known flow's packet with so many flows.
+func microTable(flows, rounds int) (*table, error) {
+	e, err := newEngine(flows+flows/4, always{})
+	if err != nil {
+		return nil, err
 	}
-	e.Process(e.pkts, e.now)
+	defer e.Close()
+	e.fill(flows)
+	c := contest{flows: flows}
+	c.add(theLoads, newLoads(flows))
+	c.add(theFloor, newFloor(flows))
+	c.add(oursBy32, e.batches(32, dprtest.ACK))
+	c.add(oursBy1, e.batches(1, dprtest.ACK))
+	c.add(oursBy64, e.batches(64, dprtest.ACK))
+	c.add(theGopacket, newGopacket(flows))
+	if flows <= gvisorMost {
+		c.add(theGvisor, newGvisor(flows))
+	}
+	runtime.GC()
+	all := c.measure(rounds)
+	t := newTable(fmt.Sprintf("%d flows", flows), c.names, []string{perPacket, overFloor, overOurs})
+	floor, ours := all[1].median(), all[2].median()
+	for i, name := range c.names {
+		t.Samples[i][0] = all[i]
+		t.add(name, overFloor, all[i].median()/floor)
+		t.add(name, overOurs, all[i].median()/ours)
+	}
+	return t, nil
 }
 
-// micro prints the cost of a packet of a known flow beside its yardsticks.
-func micro(w io.Writer, sizes []int) error {
-	for _, flows := range sizes {
-		c := contest{flows: flows}
-		c.add("two dependent random loads", newLoads(flows))
-		c.add("floor", newFloor(flows))
-		e, err := newEngine(flows)
+// The rows of the last micro table.
+const (
+	rowPacketAllocs = "allocations per packet"
+	rowFlowAllocs   = "allocations per new flow"
+	rowGoroutines   = "1 → 2 goroutines on disjoint flows, throughput"
+	rowNewHome      = "new flow, home-or-other, ns"
+	rowNewRobin     = "new flow, round robin, ns"
+	rowNewRatio     = "home-or-other ÷ round robin, new flows/s"
+	rowFlowBytes    = "memory per flow in a full table, bytes"
+)
+
+const theValue = "value"
+
+func otherFigures(rounds int) (*table, error) {
+	t := newTable("others", []string{rowPacketAllocs, rowFlowAllocs, rowGoroutines, rowNewHome, rowNewRobin, rowNewRatio, rowFlowBytes},
+		[]string{theValue})
+	for _, measure := range []func(*table, int) error{flowMemory, allocations, goroutines, policies} {
+		if err := measure(t, rounds); err != nil {
+			return nil, err
+		}
+	}
+	return t, nil
+}
+
+// allocations counts those of 32 packets at a time.
+func allocations(t *table, _ int) error {
+	e, err := newEngine(1<<16, always{})
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	e.fill(1000)
+	order := randomFlows(1000)
+	fresh := &opener{engine: e, next: 1000}
+	known := e.batches(32, dprtest.ACK)
+	t.add(rowPacketAllocs, theValue, testing.AllocsPerRun(1000, func() { known.run(&order[0]) })/32)
+	t.add(rowFlowAllocs, theValue, testing.AllocsPerRun(1000, func() { fresh.run(&order[0]) })/32)
+	return nil
+}
+
+func goroutines(t *table, rounds int) error {
+	const flows = 100_000
+	e, err := newEngine(flows+flows/4, always{})
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	e.fill(flows)
+	for _, v := range scaling(e.batches(32, dprtest.ACK), e.batches(32, dprtest.ACK), flows, rounds) {
+		t.add(rowGoroutines, theValue, v)
+	}
+	return nil
+}
+
+// policies compares what opening flows costs in a cluster of ten hosts.
+func policies(t *table, rounds int) error {
+	const room = 1 << 16 // full soon; then each flow takes the place of the oldest
+	c := contest{flows: room}
+	for _, p := range []struct {
+		row    string
+		policy lb.Policy
+	}{{rowNewHome, lb.HomeOrOther{}}, {rowNewRobin, &lb.RoundRobin{}}} {
+		e, err := newEngine(room, p.policy)
 		if err != nil {
 			return err
 		}
-		c.add("carom: known flow", e)
-		oracle := newGopacket(flows)
-		c.add("gopacket and a map", oracle)
-		medians := c.measure()
-		e.Close()
-		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-		fmt.Fprintf(t, "%d flows, batch 32\tns/packet\t÷ floor\t÷ carom\t\n", flows)
-		for i, name := range c.names {
-			fmt.Fprintf(t, "%s\t%.1f\t%.2f\t%.2f\t\n", name, medians[i], medians[i]/medians[1], medians[i]/medians[2])
-		}
-		fmt.Fprintln(t)
-		if err := t.Flush(); err != nil {
-			return err
+		defer e.Close()
+		c.add(p.row, &opener{engine: e})
+	}
+	all := c.measure(rounds)
+	for i, s := range all {
+		for _, v := range s {
+			t.add(c.names[i], theValue, v)
 		}
 	}
+	t.add(rowNewRatio, theValue, all[1].median()/all[0].median())
 	return nil
+}
+
+// flowMemory fills a table and sees by how much the process has grown.
+func flowMemory(t *table, _ int) error {
+	const flows = 4 << 20 // enough for the rest to vanish
+	before := ownMemory()
+	e, err := newEngine(flows, always{})
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	e.fill(flows)
+	if after := ownMemory(); !math.IsNaN(after) {
+		t.add(rowFlowBytes, theValue, (after-before)/flows)
+	}
+	return nil
+}
+
+// microTargets judges what the micro benchmarks can.
+func microTargets(tables map[int]*table, others *table) []target {
+	of := func(row string) float64 { return others.median(row, theValue) }
+	return []target{
+		atMost("floor ÷ two dependent random loads, 1M flows",
+			tables[1_000_000].median(theFloor, perPacket)/tables[1_000_000].median(theLoads, perPacket), 1.5),
+		atMost("known flow, 1k flows, batch 32, over the floor", tables[1000].median(oursBy32, overFloor), 1.6),
+		atMost("known flow, 1M flows, batch 32, over the floor", tables[1_000_000].median(oursBy32, overFloor), 1.3),
+		atLeast("gopacket + map ÷ ours (known flow, 1k)", tables[1000].median(theGopacket, overOurs), 10),
+		atLeast("gVisor connection tracking ÷ ours (known flow, 1k)", tables[1000].median(theGvisor, overOurs), 3),
+		atMost("allocations per packet", of(rowPacketAllocs), 0),
+		atMost("allocations per new flow", of(rowFlowAllocs), 0),
+		atLeast("1 → 2 goroutines on disjoint flows", of(rowGoroutines), 1.7),
+		atLeast("home-or-other ÷ round robin, new flows/s", of(rowNewRatio), 0.95),
+		atMost("bytes per flow, entry and bucket", of(rowFlowBytes), 72),
+	}
 }

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/carom-dpr/carom/internal/lab"
+)
+
+// labRun is one run of the lab.
+type labRun struct {
+	ctx    context.Context
+	o      *options
+	report *report
+	main   *table // rows by forwarder
+	aside  *table // rows of carom alone
+	worlds []*world
+}
+
+// asideColumn is the only column of the table of rows that carom alone has.
+const asideColumn = "carom's"
+
+func runLab(ctx context.Context, o *options) (r *report, err error) {
+	if err := lab.Available(); err != nil {
+		return nil, err
+	}
+	l := &labRun{ctx: ctx, o: o, report: newReport("lab")}
+	defer func() { err = errors.Join(err, l.close()) }()
+	if err := l.build(); err != nil {
+		return nil, err
+	}
+	l.tables()
+	for round := range o.rounds {
+		l.round(round)
+		l.flood(round)
+	}
+	l.idle()
+	if ctx.Err() != nil {
+		return nil, errors.New("interrupted")
+	}
+	l.derive()
+	l.report.Targets = labTargets(l.main, l.aside)
+	return l.report, nil
+}
+
+// build makes a world for each forwarder that this machine has.
+func (l *labRun) build() error {
+	for i := range forwarders {
+		f := &forwarders[i]
+		if !wants(l.o.forwarders, f.name) || f.aside && !wants(l.o.only, "flood") {
+			continue
+		}
+		if f.missing != nil {
+			if why := f.missing(); why != "" {
+				l.report.Notes = append(l.report.Notes, fmt.Sprintf("%s is missing: %s.", f.name, why))
+				continue
+			}
+		}
+		l.progress("building %s", f.name)
+		w, err := newWorld(l.ctx, f)
+		if err != nil {
+			return err
+		}
+		w.aside = f.aside
+		l.worlds = append(l.worlds, w)
+	}
+	return nil
+}
+
+func (l *labRun) tables() {
+	l.report.Notes = append(l.report.Notes,
+		fmt.Sprintf("%d rounds of %v s each, every other one in the opposite order; medians. %d connections carry a transfer, %d are wrk's.",
+			l.o.rounds, l.o.seconds, streams, wrkConnections),
+		"CPU is what the whole machine did meanwhile by /proc/stat, interrupts, client and server included: nothing else runs.",
+		"Client, entry host and server share the machine's cores. Every connection is redirected, but for “"+caromLocal+"”.")
+	var rows, columns []string
+	for i := range cells {
+		if wants(l.o.only, cells[i].name) {
+			rows = append(rows, cells[i].rows...)
+			if cells[i].name == "latency" {
+				rows = append(rows, rowP50Added, rowP99Added)
+			}
+		}
+	}
+	for _, w := range l.worlds {
+		if !w.aside {
+			columns = append(columns, w.name)
+		}
+	}
+	l.main = newTable("", rows, columns)
+	l.aside = newTable("carom", asideRows, []string{asideColumn})
+	l.report.Tables = []*table{l.main}
+	if wants(l.o.only, "idle") || wants(l.o.only, "flood") {
+		l.report.Tables = append(l.report.Tables, l.aside)
+	}
+}
+
+// The rows that are computed from others: what a forwarder adds to the direct way.
+const (
+	rowP50Added = "latency added, p50, µs"
+	rowP99Added = "latency added, p99, µs"
+)
+
+func (l *labRun) derive() {
+	for _, d := range [][2]string{{rowP50, rowP50Added}, {rowP99, rowP99Added}} {
+		for _, column := range l.main.Columns {
+			added := l.main.median(d[0], column) - l.main.median(d[0], direct)
+			if added == added {
+				l.main.add(d[1], column, added)
+			}
+		}
+	}
+}
+
+// round measures every cell in every world once.
+func (l *labRun) round(round int) {
+	worlds := slices.Clone(l.worlds)
+	if round%2 == 1 {
+		slices.Reverse(worlds)
+	}
+	for i := range cells {
+		c := &cells[i]
+		for _, w := range worlds {
+			if w.aside || !wants(l.o.only, c.name) || c.udp && w.noUDP || l.ctx.Err() != nil {
+				continue
+			}
+			l.cell(round, c, w)
+		}
+	}
+}
+
+func (l *labRun) cell(round int, c *cell, w *world) {
+	values, err := c.run(w, l.o.seconds)
+	if err != nil {
+		l.failed(c.name, w, err)
+		return
+	}
+	for i, v := range values {
+		l.main.add(c.rows[i], w.name, v)
+	}
+	l.progress("round %d: %s, %s: %.4g", round+1, c.name, w.name, values)
+	l.settle()
+}
+
+// settle gives the kernel time to end what a measurement has left.
+func (l *labRun) settle() {
+	select {
+	case <-time.After(settleTime):
+	case <-l.ctx.Done():
+	}
+}
+
+const settleTime = 200 * time.Millisecond
+
+func (l *labRun) failed(what string, w *world, err error) {
+	if l.ctx.Err() == nil {
+		l.report.Failures = append(l.report.Failures, fmt.Sprintf("%s, %s: %v", what, w.name, err))
+		l.progress("%s, %s failed: %v", what, w.name, err)
+	}
+}
+
+func (l *labRun) progress(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, format+"\n", args...)
+}
+
+func (l *labRun) close() error {
+	var errs []error
+	for _, w := range l.worlds {
+		errs = append(errs, w.close())
+	}
+	return errors.Join(errs...)
+}
+
+func (l *labRun) world(name string) *world {
+	for _, w := range l.worlds {
+		if w.name == name {
+			return w
+		}
+	}
+	return nil
+}
