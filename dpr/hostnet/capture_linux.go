@@ -124,6 +124,7 @@ func (c *capture) attach(nl *netlink.Handle, nic netlink.Link) error {
 	if !c.noTCX {
 		l, err := link.AttachTCX(link.TCXOptions{
 			Interface: nic.Attrs().Index, Program: c.objects.Capture, Attach: ebpf.AttachTCXIngress,
+			Anchor: link.Head(), // before those that end the list, such as a CNI's
 		})
 		if err == nil {
 			c.links = append(c.links, l)

@@ -64,7 +64,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"short key", func(c *node.Config) { c.Keys[0].Secret = []byte("short") }, []string{"Keys", "key 1", "5 bytes", "16"}},
 		{"key 0", func(c *node.Config) { c.Keys[0].ID = 0 }, []string{"Keys", "ID 0", "use 1 to 255"}},
 		{"one key twice", func(c *node.Config) { c.Keys = append(c.Keys, c.Keys[0]) }, []string{"Keys", "two keys", "ID 1"}},
-		{"period", func(c *node.Config) { c.Period = time.Millisecond }, []string{"Period 1ms", "10ms"}},
+		{"period", func(c *node.Config) { c.Period = time.Millisecond }, []string{"Period 1ms", "50ms"}},
 		{"weight", func(c *node.Config) { c.Weight = 1 << 16 }, []string{"Weight 65536", "65535"}},
 		{"queues", func(c *node.Config) { c.Queues = 257 }, []string{"Queues 257", "256"}},
 		{"flows", func(c *node.Config) { c.MaxFlows = -1 }, []string{"MaxFlows", "positive"}},

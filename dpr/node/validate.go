@@ -13,10 +13,10 @@ import (
 
 // What the fields of a Config may be at most.
 const (
-	minPeriod = 10 * time.Millisecond // 100 reports a second cost a percent of a core
-	maxPeriod = time.Minute           // beyond, a dead host is noticed after ten minutes
-	maxWeight = 1<<16 - 1             // 16 bits of a report
-	maxQueues = 256                   // the kernel's limit for a TUN
+	minPeriod = loadinfo.DefaultMinInterval // a host sends no more reports than that
+	maxPeriod = time.Minute                 // beyond, a dead host is noticed after ten minutes
+	maxWeight = 1<<16 - 1                   // 16 bits of a report
+	maxQueues = 256                         // the kernel's limit for a TUN
 )
 
 // validate returns an error that names the field that cannot be and the remedy. It
