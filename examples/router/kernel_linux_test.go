@@ -274,7 +274,7 @@ func TestStartAndIdle(t *testing.T) {
 	s := newSite(t)
 	a := s.hosts[0]
 	began := time.Now()
-	a.run(a.settings(""))
+	a.run(strings.Replace(a.settings(""), "period: 250ms\n", "", 1)) // the default
 	client := httpClient(s.client)
 	require.Eventually(t, func() bool {
 		_, err := get(client, netip.AddrPortFrom(a.Addr4(), 80), "/")
