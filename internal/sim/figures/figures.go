@@ -77,14 +77,14 @@ func Check(ctx context.Context, w io.Writer, seeds int, progress func(done float
 
 // checks lists all of them.
 func checks() (list []check) {
-	for _, t := range queueTables {
-		list = append(list, t.checks()...)
-	}
-	list = append(list, queueFigures()...)
 	for _, j := range jobTables {
 		list = append(list, j)
 	}
-	return append(list, hashFigures()...)
+	list = append(list, hashFigures()...)
+	for _, t := range queueTables {
+		list = append(list, t.checks()...)
+	}
+	return append(list, queueFigures()...)
 }
 
 // near is the verdict for numbers: all within a share of what is wanted, or within
