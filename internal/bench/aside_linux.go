@@ -20,7 +20,7 @@ const (
 	rowHighIdle    = "CPU idle under that flood, %"
 )
 
-var asideRows = []string{rowIdle, rowQuiet, rowFlood, rowFloodShare, rowFloodReset, rowFloodIdle, rowFloodMemory, rowHighFlood, rowHighIdle}
+var floodRows = []string{rowQuiet, rowFlood, rowFloodShare, rowFloodReset, rowFloodIdle, rowFloodMemory, rowHighFlood, rowHighIdle}
 
 const (
 	// The transfers that a flood must not touch.

@@ -18,6 +18,7 @@ type cell struct {
 	rows []string
 	run  func(w *world, seconds float64) ([]float64, error)
 	udp  bool
+	wrk  bool // it needs the program of that name
 }
 
 // The rows of the table, by the names that targets go by.
@@ -30,7 +31,9 @@ const (
 	rowDownloadCPU  = "TCP download at 1 Gbit/s, CPU s per GB"
 	rowUDP          = "UDP, 64 bytes, kpps"
 	rowHTTP         = "HTTP, keep-alive, requests/s"
+	rowHTTPErrors   = "HTTP, keep-alive, errors per 1,000 requests"
 	rowHTTPConn     = "HTTP, one connection per request, requests/s"
+	rowConnErrors   = "HTTP, one connection per request, errors per 1,000"
 	rowConnCPU      = "CPU s per 1,000 connections"
 	rowP50          = "round trip of a byte, p50, µs"
 	rowP99          = "round trip of a byte, p99, µs"
@@ -50,8 +53,8 @@ var cells = []cell{
 	{name: "upload1g", rows: []string{rowUpload1G, rowUploadCPU}, run: limited("upload")},
 	{name: "download1g", rows: []string{rowDownload1G, rowDownloadCPU}, run: limited("download")},
 	{name: "udp", rows: []string{rowUDP}, run: datagrams, udp: true},
-	{name: "http", rows: []string{rowHTTP}, run: keepAlive},
-	{name: "conn", rows: []string{rowHTTPConn, rowConnCPU}, run: connectionPerRequest},
+	{name: "http", rows: []string{rowHTTP, rowHTTPErrors}, run: keepAlive, wrk: true},
+	{name: "conn", rows: []string{rowHTTPConn, rowConnErrors, rowConnCPU}, run: connectionPerRequest, wrk: true},
 	{name: "latency", rows: []string{rowP50, rowP99}, run: latency},
 	{name: "memory", rows: []string{rowMemory, rowKernelMemory}, run: memory},
 }
@@ -140,10 +143,20 @@ func datagrams(w *world, seconds float64) ([]float64, error) {
 // wrkConnections is how many connections wrk has open at once.
 const wrkConnections = 64
 
-var requestsPerSecond = regexp.MustCompile(`Requests/sec:\s+([0-9.]+)`)
+// A wrkSum is what wrk counts: requests a second, all requests, and the connections
+// that could not be made, broke, or had to be waited for too long.
+type wrkSum struct{ rate, requests, errors float64 }
 
-// wrk returns the requests per second that it counts, and their number.
-func (w *world) wrk(seconds float64, headers ...string) (rate float64, err error) {
+func (s *wrkSum) perThousand() float64 { return 1000 * s.errors / s.requests }
+
+var (
+	wrkRate     = regexp.MustCompile(`Requests/sec:\s+([0-9.]+)`)
+	wrkRequests = regexp.MustCompile(`([0-9]+) requests in`)
+	wrkErrors   = regexp.MustCompile(`Socket errors: connect ([0-9]+), read ([0-9]+), write ([0-9]+), timeout ([0-9]+)`)
+)
+
+// wrk runs the program of that name in the client.
+func (w *world) wrk(seconds float64, headers ...string) (*wrkSum, error) {
 	whole := strconv.Itoa(max(1, int(math.Round(seconds))))
 	args := []string{"-t1", "-c" + strconv.Itoa(wrkConnections), "-d" + whole + "s"}
 	for _, h := range headers {
@@ -153,25 +166,45 @@ func (w *world) wrk(seconds float64, headers ...string) (rate float64, err error
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := w.client.Start(cmd); err != nil {
-		return 0, err
+		return nil, err
 	}
 	if err := cmd.Wait(); err != nil {
-		return 0, fmt.Errorf("wrk: %w: %s", err, out.Bytes())
+		return nil, fmt.Errorf("wrk: %w: %s", err, out.Bytes())
 	}
 	return parseWrk(out.String())
 }
 
-func parseWrk(out string) (rate float64, err error) {
-	m := requestsPerSecond.FindStringSubmatch(out)
-	if m == nil {
-		return 0, fmt.Errorf("wrk: no rate in its answer: %s", out)
+// parseWrk reads what wrk prints. It names errors only if there are any.
+func parseWrk(out string) (*wrkSum, error) {
+	var s wrkSum
+	for expr, value := range map[*regexp.Regexp]*float64{wrkRate: &s.rate, wrkRequests: &s.requests} {
+		m := expr.FindStringSubmatch(out)
+		if m == nil {
+			return nil, fmt.Errorf("wrk: no rate in its answer: %s", out)
+		}
+		var err error
+		if *value, err = strconv.ParseFloat(m[1], 64); err != nil || *value == 0 {
+			return nil, fmt.Errorf("wrk: no request was answered: %s", out)
+		}
 	}
-	return strconv.ParseFloat(m[1], 64)
+	if m := wrkErrors.FindStringSubmatch(out); m != nil {
+		for _, field := range m[1:] {
+			n, err := strconv.ParseFloat(field, 64)
+			if err != nil {
+				return nil, fmt.Errorf("wrk: %w", err)
+			}
+			s.errors += n
+		}
+	}
+	return &s, nil
 }
 
 func keepAlive(w *world, seconds float64) ([]float64, error) {
-	rate, err := w.wrk(seconds)
-	return []float64{rate}, err
+	s, err := w.wrk(seconds)
+	if err != nil {
+		return nil, err
+	}
+	return []float64{s.rate, s.perThousand()}, nil
 }
 
 func connectionPerRequest(w *world, seconds float64) ([]float64, error) {
@@ -179,14 +212,12 @@ func connectionPerRequest(w *world, seconds float64) ([]float64, error) {
 	if err != nil {
 		return nil, err
 	}
-	start := time.Now()
-	rate, err := w.wrk(seconds, "Connection: close")
+	s, err := w.wrk(seconds, "Connection: close")
 	if err != nil {
 		return nil, err
 	}
-	took := time.Since(start).Seconds()
 	after, err := machineCPU()
-	return []float64{rate, after.since(before).busy / (rate * took / 1000)}, err
+	return []float64{s.rate, s.perThousand(), after.since(before).busy / (s.requests / 1000)}, err
 }
 
 func latency(w *world, seconds float64) ([]float64, error) {

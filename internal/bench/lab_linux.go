@@ -16,6 +16,7 @@ type labRun struct {
 	ctx    context.Context
 	o      *options
 	report *report
+	cells  []*cell
 	main   *table // rows by forwarder
 	aside  *table // rows of carom alone
 	worlds []*world
@@ -33,6 +34,7 @@ func runLab(ctx context.Context, o *options) (r *report, err error) {
 	if err := l.build(); err != nil {
 		return nil, err
 	}
+	l.choose()
 	l.tables()
 	for round := range o.rounds {
 		l.round(round)
@@ -44,6 +46,9 @@ func runLab(ctx context.Context, o *options) (r *report, err error) {
 	}
 	l.derive()
 	l.report.Targets = labTargets(l.main, l.aside)
+	if o.only != "" || o.forwarders != "" {
+		l.report.Targets = slices.DeleteFunc(l.report.Targets, func(t target) bool { return !t.Known })
+	}
 	return l.report, nil
 }
 
@@ -71,6 +76,21 @@ func (l *labRun) build() error {
 	return nil
 }
 
+// choose takes the cells that are wanted and can be had.
+func (l *labRun) choose() {
+	missing := lacks("wrk")()
+	for i := range cells {
+		c := &cells[i]
+		switch {
+		case !wants(l.o.only, c.name):
+		case c.wrk && missing != "":
+			l.report.Notes = append(l.report.Notes, fmt.Sprintf("%s is missing: %s.", c.rows[0], missing))
+		default:
+			l.cells = append(l.cells, c)
+		}
+	}
+}
+
 func (l *labRun) tables() {
 	l.report.Notes = append(l.report.Notes,
 		fmt.Sprintf("%d rounds of %v s each, every other one in the opposite order; medians. %d connections carry a transfer, %d are wrk's.",
@@ -78,12 +98,10 @@ func (l *labRun) tables() {
 		"CPU is what the whole machine did meanwhile by /proc/stat, interrupts, client and server included: nothing else runs.",
 		"Client, entry host and server share the machine's cores. Every connection is redirected, but for “"+caromLocal+"”.")
 	var rows, columns []string
-	for i := range cells {
-		if wants(l.o.only, cells[i].name) {
-			rows = append(rows, cells[i].rows...)
-			if cells[i].name == "latency" {
-				rows = append(rows, rowP50Added, rowP99Added)
-			}
+	for _, c := range l.cells {
+		rows = append(rows, c.rows...)
+		if c.name == "latency" {
+			rows = append(rows, rowP50Added, rowP99Added)
 		}
 	}
 	for _, w := range l.worlds {
@@ -92,9 +110,16 @@ func (l *labRun) tables() {
 		}
 	}
 	l.main = newTable("", rows, columns)
-	l.aside = newTable("carom", asideRows, []string{asideColumn})
+	rows = nil
+	if wants(l.o.only, "idle") {
+		rows = append(rows, rowIdle)
+	}
+	if wants(l.o.only, "flood") {
+		rows = append(rows, floodRows...)
+	}
+	l.aside = newTable("carom", rows, []string{asideColumn})
 	l.report.Tables = []*table{l.main}
-	if wants(l.o.only, "idle") || wants(l.o.only, "flood") {
+	if len(rows) > 0 {
 		l.report.Tables = append(l.report.Tables, l.aside)
 	}
 }
@@ -106,6 +131,9 @@ const (
 )
 
 func (l *labRun) derive() {
+	if !slices.Contains(l.main.Rows, rowP50) {
+		return
+	}
 	for _, d := range [][2]string{{rowP50, rowP50Added}, {rowP99, rowP99Added}} {
 		for _, column := range l.main.Columns {
 			added := l.main.median(d[0], column) - l.main.median(d[0], direct)
@@ -122,10 +150,9 @@ func (l *labRun) round(round int) {
 	if round%2 == 1 {
 		slices.Reverse(worlds)
 	}
-	for i := range cells {
-		c := &cells[i]
+	for _, c := range l.cells {
 		for _, w := range worlds {
-			if w.aside || !wants(l.o.only, c.name) || c.udp && w.noUDP || l.ctx.Err() != nil {
+			if w.aside || c.udp && w.noUDP || l.ctx.Err() != nil {
 				continue
 			}
 			l.cell(round, c, w)
