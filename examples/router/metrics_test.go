@@ -104,7 +104,7 @@ func (s *scene) speak() {
 func (s *scene) pass(periods int) {
 	for range periods {
 		s.speak()
-		time.Sleep(scenePeriod) // virtual
+		<-time.After(scenePeriod) // virtual
 		synctest.Wait()
 	}
 }

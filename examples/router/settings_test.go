@@ -156,7 +156,7 @@ var badSettings = []struct{ name, old, new, where, says, remedy string }{
 	{"a weight too high", "weight: 100", "weight: 65536", "f:9: weight", `"65536"`, "give a number from 0 to 65535"},
 	{"a time without a unit", "period: 500ms", "period: 500", "f:10: period", `"500"`, "give a time with its unit"},
 	{"a time backwards", "period: 500ms", "period: -1s", "f:10: period", `"-1s"`, "give a time with its unit"},
-	{"a period too short", "period: 500ms", "period: 1ms", "f:10: ", "Period 1ms", "10ms"},
+	{"a period too short", "period: 500ms", "period: 1ms", "f:10: ", "Period 1ms", "to 1m0s"},
 	{"equal ports", "tunnel_port: 6080", "tunnel_port: 6081", "f:11: ", "TunnelPort and ReportPort are both 6081", "give different ports"},
 	{"no queue", "queues: 1", "queues: 0", "f:12: queues", `"0"`, "give a number from 1 to 256"},
 	{"flows", "queues: 1", "max_flows: 1e6", "f:12: max_flows", `"1e6"`, "give a number from 1"},
