@@ -73,6 +73,13 @@ func TestStudyOfFile(t *testing.T) {
 	require.NoError(t, xml.Unmarshal(text, new(struct{})))
 }
 
+func TestCheck(t *testing.T) {
+	status, out, log := simulate("-check", "-seeds", "1", "-only", "figure 12 uniform d=2")
+	require.Zero(t, status, log)
+	require.Contains(t, out, "want 101.2 ± 0.500")
+	require.Contains(t, out, "1 of 1 figures within tolerance")
+}
+
 // TestScenarioFiles checks that every study in the tree can be played.
 func TestScenarioFiles(t *testing.T) {
 	files, err := filepath.Glob("scenarios/*.json")
@@ -114,6 +121,7 @@ func TestWrongArguments(t *testing.T) {
 		{"no such policy in a sweep", []string{"-sweep", "policy=least best"}, `no policy "best"`},
 		{"no such field", []string{"-sweep", "speed=1 2"}, `unknown field "speed"`},
 		{"no values", []string{"-sweep", "period"}, "FIELD=VALUE"},
+		{"no regular expression", []string{"-check", "-only", "("}, "missing closing )"},
 		{"no such file", []string{"nowhere.json"}, "nowhere.json"},
 	}
 	for _, tt := range tests {
@@ -123,7 +131,10 @@ func TestWrongArguments(t *testing.T) {
 			require.Contains(t, log, tt.says)
 		})
 	}
-	status, _, log := simulate("-length", "5", "-plot", "x.gif")
+	status, _, log := simulate("-check", "-only", "figure 0")
+	require.Equal(t, 1, status)
+	require.Contains(t, log, "no figure is called figure 0")
+	status, _, log = simulate("-length", "5", "-plot", "x.gif")
 	require.Equal(t, 1, status)
 	require.Contains(t, log, "must end in .svg or .png")
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"regexp"
 	"runtime/pprof"
 	"strings"
 
@@ -15,6 +16,7 @@ import (
 type options struct {
 	check   bool
 	seeds   int
+	only    *regexp.Regexp
 	scaling string
 	cpu     string
 	studies []study
@@ -35,6 +37,10 @@ func parseOptions(args []string, log io.Writer) (*options, error) {
 	fs.SetOutput(log)
 	fs.BoolVar(&o.check, "check", false, "compare the simulator with the figures of the literature")
 	fs.IntVar(&o.seeds, "seeds", 3, "for -check: how many seeds each figure must come out with")
+	fs.Func("only", "for -check: only the figures whose names match this `REGEXP`, such as \"§6.4 n=10 \"", func(text string) (err error) {
+		o.only, err = regexp.Compile(text)
+		return err
+	})
 	fs.StringVar(&o.scaling, "scaling", "", "measure how the maximum load of ring and torus grows, and plot it to this `FILE`")
 	fs.StringVar(&o.cpu, "cpuprofile", "", "write a profile of the processor's time to this `FILE`")
 	var extra study

@@ -13,6 +13,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/carom-dpr/carom/internal/sim"
@@ -42,6 +44,8 @@ func (l Line) String() string {
 
 // A check is an experiment and what is expected of it.
 type check interface {
+	// label says what it is about.
+	label() string
 	// run makes the experiment for one seed.
 	run(ctx context.Context, seed uint64) (measured, error)
 	// judge compares. There is a measured for each seed.
@@ -55,11 +59,12 @@ type measured struct {
 	maxLoads []int
 }
 
-// Check makes all experiments for each of so many seeds, writes a line for each
+// Check makes all experiments whose label only matches, or all if it is nil, for
+// each of so many seeds, writes a line for each
 // expectation to w, in order, as soon as it is judged, and returns how many lines
 // there were and how many were wrong. It reports its progress as sim.Sweep does.
-func Check(ctx context.Context, w io.Writer, seeds int, progress func(done float64)) (lines, wrong int, err error) {
-	j := &judge{w: w, checks: checks(), seeds: seeds, progress: progress}
+func Check(ctx context.Context, w io.Writer, seeds int, only *regexp.Regexp, progress func(done float64)) (lines, wrong int, err error) {
+	j := &judge{w: w, checks: checks(only), seeds: seeds, progress: progress}
 	j.all = make([][]measured, len(j.checks))
 	j.left = make([]int, len(j.checks))
 	for i := range j.checks {
@@ -75,8 +80,12 @@ func Check(ctx context.Context, w io.Writer, seeds int, progress func(done float
 	return j.lines, j.wrong, err
 }
 
-// checks lists all of them.
-func checks() (list []check) {
+// checks lists those whose label only matches.
+func checks(only *regexp.Regexp) []check {
+	return slices.DeleteFunc(all(), func(c check) bool { return only != nil && !only.MatchString(c.label()) })
+}
+
+func all() (list []check) {
 	for _, j := range jobTables {
 		list = append(list, j)
 	}

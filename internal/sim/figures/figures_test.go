@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"math"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -14,7 +15,7 @@ import (
 
 // TestTables checks that every cell of every table can be read and simulated.
 func TestTables(t *testing.T) {
-	list := checks()
+	list := checks(nil)
 	require.Greater(t, len(list), 200)
 	for _, c := range list {
 		switch c := c.(type) {
@@ -72,6 +73,12 @@ func TestSmallChecks(t *testing.T) {
 	require.True(t, judge(mean).OK)
 	mean.mean = 102
 	require.False(t, judge(mean).OK)
+}
+
+func TestOnly(t *testing.T) {
+	list := checks(regexp.MustCompile("^figure 1[26]"))
+	require.Len(t, list, 4)
+	require.Equal(t, "figure 16 random λ=0.9", list[3].label())
 }
 
 // TestOrder checks that lines come in the order of the checks, whichever experiment

@@ -143,6 +143,8 @@ type queueCheck struct {
 	least            float64 // the tolerance of the share
 }
 
+func (q *queueCheck) label() string { return q.source + " " + q.what }
+
 func (q *queueCheck) run(ctx context.Context, seed uint64) (measured, error) {
 	sc := q.scenario
 	sc.Seed = seed
@@ -179,6 +181,8 @@ type value struct {
 	what                   string
 	want, tolerance, least float64
 }
+
+func (v *valueCheck) label() string { return v.source + " " + v.values[0].what }
 
 func (v *valueCheck) run(ctx context.Context, seed uint64) (measured, error) {
 	x, err := v.of(ctx, seed)
