@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -109,15 +110,30 @@ func (c *child) message() message {
 }
 
 // awaitReady waits until the child is ready.
-func (c *child) awaitReady() error {
+func (c *child) awaitReady(ctx context.Context) error {
 	select {
 	case <-c.ready:
 		return nil
 	case <-c.ended:
 		return c.failure()
+	case <-ctx.Done():
+		return errInterrupted
 	case <-time.After(startTimeout):
 		return fmt.Errorf("%s: not ready after %v", c.what, startTimeout)
 	}
+}
+
+// stopAll ends children at the same time; those that were never started are nil.
+func stopAll(children []*child) error {
+	errs := make([]error, len(children))
+	var all sync.WaitGroup
+	for i, c := range children {
+		if c != nil {
+			all.Go(func() { errs[i] = c.stop() })
+		}
+	}
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 func (c *child) failure() error {

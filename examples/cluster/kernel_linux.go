@@ -42,13 +42,13 @@ func newKernelCluster(ctx context.Context, o options) (cluster, error) {
 		return nil, err
 	}
 	c := &kernelCluster{o: o, dir: dir}
-	if err := c.build(); err != nil {
+	if err := c.build(ctx); err != nil {
 		return nil, errors.Join(err, c.close())
 	}
-	return c, ctx.Err()
+	return c, nil
 }
 
-func (c *kernelCluster) build() (err error) {
+func (c *kernelCluster) build(ctx context.Context) (err error) {
 	if c.lab, err = lab.New(lab.Config{}); err != nil {
 		return err
 	}
@@ -59,12 +59,15 @@ func (c *kernelCluster) build() (err error) {
 		reports = append(reports, netip.AddrPortFrom(address(c.o.IPv6, hosts, i), reportPort))
 	}
 	for i := range c.o.Hosts {
+		if ctx.Err() != nil {
+			return errInterrupted
+		}
 		if err := c.addHost(i, reports, secret); err != nil {
 			return err
 		}
 	}
 	for _, h := range c.hosts {
-		if err := h.router.awaitReady(); err != nil {
+		if err := h.router.awaitReady(ctx); err != nil {
 			return err
 		}
 	}
@@ -97,7 +100,7 @@ func (c *kernelCluster) serve(h *kernelHost) (err error) {
 	if h.server, err = startChild(h.host, "web server", role{Server: r}); err != nil {
 		return err
 	}
-	if err = h.server.awaitReady(); err != nil || c.o.Server != "nginx" {
+	if err = h.server.awaitReady(context.Background()); err != nil || c.o.Server != "nginx" {
 		return err
 	}
 	h.nginx, err = startNginx(h.host, c.dir, r.Address)
@@ -199,27 +202,19 @@ func (c *kernelCluster) enter() string {
 // close ends all processes, routers first so that they undo their wiring, and
 // removes all that was made.
 func (c *kernelCluster) close() error {
-	var errs []error
+	var routers, others []*child
 	for _, h := range c.hosts {
-		if h.router != nil {
-			errs = append(errs, h.router.stop())
-		}
-	}
-	for _, h := range c.hosts {
+		routers = append(routers, h.router)
+		others = append(others, h.server)
 		if h.nginx != nil {
-			errs = append(errs, h.nginx.stop())
-		}
-		if h.server != nil {
-			errs = append(errs, h.server.stop())
+			others = append(others, h.nginx.child)
 		}
 	}
-	for _, client := range c.clients {
-		errs = append(errs, client.stop())
-	}
+	err := errors.Join(stopAll(routers), stopAll(append(others, c.clients...)))
 	if c.lab != nil {
-		errs = append(errs, c.lab.Close())
+		err = errors.Join(err, c.lab.Close())
 	}
-	return errors.Join(append(errs, os.RemoveAll(c.dir))...)
+	return errors.Join(err, os.RemoveAll(c.dir))
 }
 
 // An nginx is the web server of the same name, before the built-in one on a Unix

@@ -85,6 +85,7 @@ func (l *load) request(ctx context.Context, to netip.AddrPort) error {
 		return err
 	}
 	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	deadline, _ := ctx.Deadline()
 	conn.SetDeadline(deadline)
 	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", to); err != nil {

@@ -25,7 +25,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	os.Exit(run(ctx))
 }
 
@@ -111,10 +111,12 @@ func watch(ctx context.Context, c cluster, o options, s *screen) error {
 		case now := <-tick.C:
 			s.draw(c.result().Hosts, c.progress(), o.Requests, now)
 		case <-ctx.Done():
-			return errors.New("interrupted")
+			return errInterrupted
 		}
 	}
 }
+
+var errInterrupted = errors.New("interrupted")
 
 // build takes the network that the options ask for, and says which and why.
 func build(ctx context.Context, o options, out io.Writer) (cluster, error) {

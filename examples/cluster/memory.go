@@ -252,7 +252,7 @@ func (c *memoryCluster) awaitUp(ctx context.Context) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return ctx.Err()
+			return errInterrupted
 		case <-timeout:
 			return fmt.Errorf("hosts do not know each other after %v", startTimeout)
 		}
