@@ -31,6 +31,9 @@ func Open(cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
 	l := &linux{cfg: cfg}
 	if err := l.open(); err != nil {
 		return nil, errors.Join(err, l.host.unwire(), l.host.close(), hostnet.Probe())

@@ -65,6 +65,9 @@ func replayFile(o *options, out io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, r.engine.Close()) }()
 	if o.write != "" {
+		if same(in, o.write) {
+			return fmt.Errorf("-w %s is the capture itself: write to another file", o.write)
+		}
 		f, err := os.Create(o.write)
 		if err != nil {
 			return err
@@ -78,4 +81,11 @@ func replayFile(o *options, out io.Writer) (err error) {
 		return fmt.Errorf("%s: %w", o.file, err)
 	}
 	return r.finish()
+}
+
+// same reports whether the path leads to the open file.
+func same(f *os.File, path string) bool {
+	a, errA := f.Stat()
+	b, errB := os.Stat(path)
+	return errA == nil && errB == nil && os.SameFile(a, b)
 }

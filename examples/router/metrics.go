@@ -179,6 +179,7 @@ func (to sink) network(s *node.Status) {
 	to.count(descCaptured, s.Capture.CapturedSYN, "captured-syn")
 	to.count(descCaptured, s.Capture.CapturedOther, "captured-other")
 	to.count(descCaptured, s.Capture.FailOpen, "fail-open")
+	to.count(descCaptured, s.Capture.LimitedSYN, "limited-syn")
 	to.count(descTunnelOut, s.Tunnel.Sent)
 	to.count(descTunnelIn, s.Tunnel.Received)
 	for reason, n := range s.Tunnel.Dropped {

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -22,9 +24,14 @@ type document struct {
 // parse returns the top of the file, nil if it is not even YAML.
 func (d *document) parse(text []byte) *section {
 	d.lines = make(map[string]int)
-	var root yaml.Node
-	if err := yaml.Unmarshal(text, &root); err != nil {
+	var root, more yaml.Node
+	documents := yaml.NewDecoder(bytes.NewReader(text))
+	if err := documents.Decode(&root); err != nil && err != io.EOF {
 		d.errs = append(d.errs, fmt.Errorf("%s: %s: correct the YAML there", d.file, strings.TrimPrefix(err.Error(), "yaml: ")))
+		return nil
+	}
+	if documents.Decode(&more) != io.EOF {
+		d.errs = append(d.errs, fmt.Errorf("%s:%d: a second document begins: give one, without ---", d.file, max(more.Line, 1)))
 		return nil
 	}
 	if len(root.Content) == 0 {

@@ -75,6 +75,7 @@ func (s *settings) read(top *section) {
 	top.port("report_port", &s.ReportPort)
 	top.number("queues", &s.Queues, 1, 256)
 	top.number("max_flows", &s.MaxFlows, 1, 1<<30)
+	top.number("syn_rate", &s.SYNRate, 1, 1<<30)
 	s.readTimeouts(top)
 	top.done()
 }

@@ -141,6 +141,8 @@ var badSettings = []struct{ name, old, new, where, says, remedy string }{
 	{"a service's address", "    port: 80", "    port: 80\n    addrs: [192.0.2.11, 0.0.0.0]", "f:4: ", "0.0.0.0", "unicast"},
 	{"an item of addresses", "    port: 80", "    port: 80\n    addrs:\n      - 192.0.2.11\n      - x", "f:8: services[0].addrs[1]", `"x"`, "give an IPv4 or IPv6 address"},
 	{"a service's weight", "    port: 80", "    port: 80\n    weight: -1", "f:6: services[0].weight", `"-1"`, "give a number from 0 to 65535"},
+	{"a second document", "queues: 1", "queues: 1\n---\nwieght: 9", "f:", "a second document", "give one"},
+	{"a rate of nothing", "queues: 1", "syn_rate: 0", "f:12: syn_rate", "0", "give"},
 	{"no report", "report: 192.0.2.255:6081\n", "", "f: ", "Report is empty", "give"},
 	{"a report without a port", "192.0.2.255:6081", "192.0.2.255", "f:6: report", `"192.0.2.255"`, "give an address and the report port"},
 	{"a report to nobody", "192.0.2.255:6081", "0.0.0.0:6081", "f:6: report", `"0.0.0.0:6081"`, "give an address and the report port"},
