@@ -62,7 +62,7 @@ type Config struct {
 	Period time.Duration
 	// TunnelPort and ReportPort are the UDP ports of the tunnel (GUE) and of the
 	// reports, the same on all hosts. Default 6080, the port IANA gave GUE, and
-	// 6081.
+	// 6082.
 	TunnelPort, ReportPort uint16
 	// Interface is the network interface that clients and peers are on. The default
 	// is the one that has Addr.
@@ -89,7 +89,7 @@ type Config struct {
 
 const (
 	defaultTunnelPort = 6080
-	defaultReportPort = 6081
+	defaultReportPort = loadinfo.DefaultPort
 )
 
 // withDefaults returns the configuration with its zero fields filled in, or an

@@ -75,7 +75,7 @@ func newMemoryHost(network *dprtest.Network, name string, number byte) *memoryHo
 	if err != nil {
 		panic(err)
 	}
-	conn, err := stack.ListenPacket(netip.AddrPortFrom(addr, 6081))
+	conn, err := stack.ListenPacket(netip.AddrPortFrom(addr, 6082))
 	if err != nil {
 		panic(err)
 	}
@@ -83,7 +83,7 @@ func newMemoryHost(network *dprtest.Network, name string, number byte) *memoryHo
 		ID:       name,
 		Addr:     tunnel,
 		Services: []node.Service{{Name: "web", Port: 80, Addrs: []netip.Addr{addr}}},
-		Report:   []netip.AddrPort{netip.MustParseAddrPort("198.18.0.1:6081"), netip.MustParseAddrPort("198.18.0.2:6081")},
+		Report:   []netip.AddrPort{netip.MustParseAddrPort("198.18.0.1:6082"), netip.MustParseAddrPort("198.18.0.2:6082")},
 		Period:   100 * time.Millisecond,
 	}, node.Host{
 		Devices: []dpr.Device{stack.TUN()},

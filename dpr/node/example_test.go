@@ -22,7 +22,7 @@ func ExampleOpen() {
 			{Name: "web", Port: 80},
 			{Name: "game", Port: 7000, PortEnd: 7099, Policy: lb.PowerOfD{D: 3}},
 		},
-		Report: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.255:6081")}, // a broadcast address
+		Report: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.255:6082")}, // a broadcast address
 		Keys:   []loadinfo.Key{{ID: 1, Secret: []byte("thirty-two bytes of randomness..")}},
 		// Only these can become addresses that this host answers from.
 		AliasPrefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")},

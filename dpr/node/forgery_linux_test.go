@@ -55,7 +55,7 @@ func TestForgedReports(t *testing.T) {
 			msg, err := c.report.Append(nil, ring)
 			require.NoError(t, err)
 			before := a.node.Status().Reports
-			sendUDP(t, w.evil, a.at(6081), msg)
+			sendUDP(t, w.evil, a.at(6082), msg)
 			eventually(t, "it is counted", func() bool { return c.count(a.node.Status().Reports) > c.count(before) })
 			require.Zero(t, member(a.node, "mallory"))
 			require.NotEqual(t, loadinfo.Draining, member(a.node, "b").State)

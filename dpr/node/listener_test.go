@@ -48,7 +48,7 @@ func lonely(t *testing.T, sockets func(string) dpr.Sockets) *node.Node {
 		ID:       "a",
 		Addr:     netip.MustParseAddr("198.18.0.1"),
 		Services: []node.Service{{Name: "web", Port: 80}},
-		Report:   []netip.AddrPort{netip.MustParseAddrPort("198.18.0.2:6081")},
+		Report:   []netip.AddrPort{netip.MustParseAddrPort("198.18.0.2:6082")},
 		Period:   shortPeriod,
 	}, node.Host{
 		Devices:    []dpr.Device{nowhere{make(chan struct{})}},

@@ -90,7 +90,7 @@ func newRoutedWorld(t *testing.T, v6 bool, link int, away ...string) *world {
 			continue
 		}
 		w.hosts[name] = &host{Host: h, w: w, addr: addr.Addr()}
-		w.reports = append(w.reports, netip.AddrPortFrom(addr.Addr(), 6081))
+		w.reports = append(w.reports, netip.AddrPortFrom(addr.Addr(), 6082))
 	}
 	return w
 }

@@ -63,13 +63,13 @@ func newChanging(t *testing.T, network *dprtest.Network, name string, number byt
 	require.NoError(t, err)
 	c.tunnel, err = gue.NewOverIP(gue.Config{Listen: []netip.AddrPort{netip.AddrPortFrom(tunnel, gue.Port)}}, under)
 	require.NoError(t, err)
-	conn, err := stack.ListenPacket(netip.AddrPortFrom(c.addrs[0], 6081))
+	conn, err := stack.ListenPacket(netip.AddrPortFrom(c.addrs[0], 6082))
 	require.NoError(t, err)
 	c.cfg = node.Config{
 		ID:       name,
 		Addr:     tunnel,
 		Services: []node.Service{{Name: "web", Port: 80, PortEnd: 81, Addrs: c.addrs[:1]}},
-		Report:   []netip.AddrPort{netip.MustParseAddrPort("198.18.0.1:6081"), netip.MustParseAddrPort("198.18.0.2:6081")},
+		Report:   []netip.AddrPort{netip.MustParseAddrPort("198.18.0.1:6082"), netip.MustParseAddrPort("198.18.0.2:6082")},
 		Keys:     []loadinfo.Key{{ID: 1, Secret: make([]byte, 32)}},
 		Period:   shortPeriod,
 	}
@@ -242,7 +242,7 @@ func TestReconfigureKeepsConnections(t *testing.T) {
 		"weight of a service": {func(c *changing) { c.cfg.Services[0].Weight = 7 }, false},
 		"timeouts":            {func(c *changing) { c.cfg.Timeouts.Established = time.Hour }, false},
 		"reports": {func(c *changing) {
-			c.cfg.Report = []netip.AddrPort{netip.MustParseAddrPort("198.18.0.2:6081"), netip.MustParseAddrPort("198.18.0.1:6081")}
+			c.cfg.Report = []netip.AddrPort{netip.MustParseAddrPort("198.18.0.2:6082"), netip.MustParseAddrPort("198.18.0.1:6082")}
 		}, false},
 		"a key comes":   {func(c *changing) { c.cfg.Keys = append(c.cfg.Keys, loadinfo.Key{ID: 2, Secret: make([]byte, 16)}) }, false},
 		"alias allowed": {func(c *changing) { c.cfg.AliasPrefixes = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/16")} }, false},

@@ -102,7 +102,7 @@ func newWorld(t *testing.T, v6 bool, names ...string) *world {
 	for i, name := range names {
 		h, addr := add(name, byte(i+1))
 		w.hosts[name] = &host{Host: h, w: w, addr: addr}
-		w.reports = append(w.reports, netip.AddrPortFrom(addr, 6081))
+		w.reports = append(w.reports, netip.AddrPortFrom(addr, 6082))
 	}
 	return w
 }

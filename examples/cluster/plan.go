@@ -9,7 +9,7 @@ import (
 const (
 	serviceName = "web"
 	servicePort = 80
-	reportPort  = 6081
+	reportPort  = 6082
 	// maxClients is the number of client hosts: enough for several addresses, few
 	// enough for a small machine.
 	maxClients = 4

@@ -53,7 +53,7 @@ func (h *siteHost) settings(more string) string {
 addr: %v
 services:
   - {name: web, port: 80, addrs: [%v, "%v"]%s}
-report: [10.2.0.1:6081, 10.2.0.2:6081]
+report: [10.2.0.1:6082, 10.2.0.2:6082]
 period: 250ms
 `, h.Name(), h.Addr4(), h.Addr4(), h.Addr6(), more)
 }

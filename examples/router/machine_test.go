@@ -87,7 +87,7 @@ var (
 	ownAddr     = netip.MustParseAddr("192.0.2.11")
 	ownAddr6    = netip.MustParseAddr("2001:db8::11")
 	peerTunnel  = netip.MustParseAddrPort("192.0.2.12:6080")
-	peerReports = netip.MustParseAddrPort("192.0.2.12:6081")
+	peerReports = netip.MustParseAddrPort("192.0.2.12:6082")
 )
 
 // A machine is a host in memory that a node runs on.

@@ -153,7 +153,7 @@ func parsePorts(text string) (first, last uint16, err error) {
 func parseTarget(text string) (netip.AddrPort, error) {
 	a, err := netip.ParseAddrPort(text)
 	if err != nil || a.Port() == 0 || a.Addr().IsUnspecified() {
-		return a, errors.New("give an address and the report port, such as 192.0.2.255:6081 or \"[2001:db8::2]:6081\"")
+		return a, errors.New("give an address and the report port, such as 192.0.2.255:6082 or \"[2001:db8::2]:6082\"")
 	}
 	return a, nil
 }

@@ -67,7 +67,7 @@ addr: 2001:db8::1
 services:
   - {name: a, port: 1, weight: 0, addrs: 192.0.2.1, policy: "least:threshold=3"}
   - &b {name: b, port: 8000 - 8010, addrs: [192.0.2.1, "2001:db8::1"]}
-report: "[2001:db8::ff]:6081"
+report: "[2001:db8::ff]:6082"
 keys: [{id: 3, secret: 000102030405060708090a0b0c0d0e0f}]
 weight: 5
 timeouts: {udp_new: 1m30s}
@@ -82,7 +82,7 @@ max_flows: 10
 				Policy: lb.LeastConnections{Threshold: 3}},
 			{Name: "b", Port: 8000, PortEnd: 8010, Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}},
 		},
-		Report:   []netip.AddrPort{netip.MustParseAddrPort("[2001:db8::ff]:6081")},
+		Report:   []netip.AddrPort{netip.MustParseAddrPort("[2001:db8::ff]:6082")},
 		Keys:     []loadinfo.Key{{ID: 3, Secret: []byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}}},
 		Timeouts: dpr.Timeouts{UDPNew: 90 * time.Second},
 	}, s.Config)
@@ -94,7 +94,7 @@ addr: 192.0.2.11
 services:
   - name: web
     port: 80
-report: 192.0.2.255:6081
+report: 192.0.2.255:6082
 keys:
   - {id: 1, secret: 00112233445566778899aabbccddeeff}
 weight: 100
@@ -119,7 +119,7 @@ var badSettings = []struct{ name, old, new, where, says, remedy string }{
 	{"an unknown timeout", "closing: 4m", "open: 4m", "f:14: timeouts.open", "no such field", "there are embryonic"},
 	{"a field twice", "weight: 100", "weight: 100\nweight: 5", "f:10: weight", "there twice", "remove one"},
 	{"a field of another kind", "period: 500ms", "period: [1]", "f:10: period", "this is a list", "give one value"},
-	{"a list of fields", "report: 192.0.2.255:6081", "report: {a: b}", "f:6: report", "these are fields", "give one value"},
+	{"a list of fields", "report: 192.0.2.255:6082", "report: {a: b}", "f:6: report", "these are fields", "give one value"},
 	{"a word for a service", "  - name: web\n    port: 80", "  - web", "f:4: services[0]", `"web"`, "give fields"},
 	{"no address", "addr: 192.0.2.11\n", "", "f: ", "Addr", "give the unicast address"},
 	{"a name for an address", "addr: 192.0.2.11", "addr: example.org", "f:2: addr", `"example.org"`, "give an IPv4 or IPv6 address"},
@@ -143,9 +143,9 @@ var badSettings = []struct{ name, old, new, where, says, remedy string }{
 	{"a service's weight", "    port: 80", "    port: 80\n    weight: -1", "f:6: services[0].weight", `"-1"`, "give a number from 0 to 65535"},
 	{"a second document", "queues: 1", "queues: 1\n---\nwieght: 9", "f:", "a second document", "give one"},
 	{"a rate of nothing", "queues: 1", "syn_rate: 0", "f:12: syn_rate", "0", "give"},
-	{"no report", "report: 192.0.2.255:6081\n", "", "f: ", "Report is empty", "give"},
-	{"a report without a port", "192.0.2.255:6081", "192.0.2.255", "f:6: report", `"192.0.2.255"`, "give an address and the report port"},
-	{"a report to nobody", "192.0.2.255:6081", "0.0.0.0:6081", "f:6: report", `"0.0.0.0:6081"`, "give an address and the report port"},
+	{"no report", "report: 192.0.2.255:6082\n", "", "f: ", "Report is empty", "give"},
+	{"a report without a port", "192.0.2.255:6082", "192.0.2.255", "f:6: report", `"192.0.2.255"`, "give an address and the report port"},
+	{"a report to nobody", "192.0.2.255:6082", "0.0.0.0:6082", "f:6: report", `"0.0.0.0:6082"`, "give an address and the report port"},
 	{"a key without a number", "{id: 1, ", "{", "f:8: keys[0].id", "is missing", "number the cluster's keys from 1"},
 	{"a key without a secret", ", secret: 00112233445566778899aabbccddeeff", "", "f:8: keys[0]", "secret or file is missing", "openssl rand"},
 	{"a short secret", "00112233445566778899aabbccddeeff", "0011", "f:8: keys[0].secret", "", "at least 32 hexadecimal digits"},
@@ -159,7 +159,7 @@ var badSettings = []struct{ name, old, new, where, says, remedy string }{
 	{"a time without a unit", "period: 500ms", "period: 500", "f:10: period", `"500"`, "give a time with its unit"},
 	{"a time backwards", "period: 500ms", "period: -1s", "f:10: period", `"-1s"`, "give a time with its unit"},
 	{"a period too short", "period: 500ms", "period: 1ms", "f:10: ", "Period 1ms", "to 1m0s"},
-	{"equal ports", "tunnel_port: 6080", "tunnel_port: 6081", "f:11: ", "TunnelPort and ReportPort are both 6081", "give different ports"},
+	{"equal ports", "tunnel_port: 6080", "tunnel_port: 6082", "f:11: ", "TunnelPort and ReportPort are both 6082", "give different ports"},
 	{"no queue", "queues: 1", "queues: 0", "f:12: queues", `"0"`, "give a number from 1 to 256"},
 	{"flows", "queues: 1", "max_flows: 1e6", "f:12: max_flows", `"1e6"`, "give a number from 1"},
 	{"a prefix", "queues: 1", "alias_prefixes: [192.0.2.0]", "f:12: alias_prefixes[0]", `"192.0.2.0"`, "give a prefix"},

@@ -2,7 +2,7 @@
 // on a host of its own, clients may dial any of them, and whoever is dialled hands
 // the connection to a sibling that has clearly fewer. On each host, as root:
 //
-//	webserver -addr 10.0.0.1 -peer 10.0.0.2:6081 -peer 10.0.0.3:6081
+//	webserver -addr 10.0.0.1 -peer 10.0.0.2:6082 -peer 10.0.0.3:6082
 //
 // When it is told to end it drains: new connections go to the siblings, and it stays
 // until those that it has have ended.

@@ -82,7 +82,7 @@ func TestSiblings(t *testing.T) {
 // start runs the program on a host until the test ends.
 func start(t *testing.T, h, sibling *lab.Host) *exec.Cmd {
 	t.Helper()
-	cmd := exec.Command("/proc/self/exe", "-addr", h.Addr4().String(), "-peer", sibling.Addr4().String()+":6081")
+	cmd := exec.Command("/proc/self/exe", "-addr", h.Addr4().String(), "-peer", sibling.Addr4().String()+":6082")
 	cmd.Env = append(os.Environ(), childVariable+"="+h.Name())
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUTS}

@@ -28,7 +28,7 @@ type routerRole struct {
 	MaxFlows int              `json:",omitempty"`
 }
 
-const reportPort = 6081
+const reportPort = 6082
 
 // clusterKey is the cluster's key: what it costs to authenticate is part of what
 // carom costs.
