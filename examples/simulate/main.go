@@ -3,7 +3,7 @@
 //
 //	simulate -hosts 100 -period 5 -policy least
 //	simulate -hosts 10 -sweep "period=0.5 1 2 5 10" -sweep "policy=least home-or-other" -x period -plot out.svg
-//	simulate scenarios/periods.json
+//	simulate scenarios/changes.json
 //	simulate -check
 //	simulate -check -only "figure 1[0-2]"
 //	simulate -scaling scaling.svg

@@ -49,11 +49,7 @@ func parseOptions(args []string, log io.Writer) (*options, error) {
 	fs.Float64Var(&extra.Conns, "conns", 0, "as long as it takes for so many connections, instead of -length")
 	fs.StringVar(&extra.CSV, "csv", "", "write results to this `FILE`; - is the standard output")
 	fs.StringVar(&extra.JSON, "json", "", "write results with their series to this `FILE`; - is the standard output")
-	var p figure
-	fs.StringVar(&p.File, "plot", "", "plot to this `FILE`, .svg or .png")
-	fs.StringVar(&p.X, "x", "at", "what to plot along: a `FIELD`, or \"at\" for the time that passes")
-	fs.StringVar(&p.Y, "y", "", "what to plot, a `COLUMN` of the CSV file; along time mean, deviation or max of connections; default mean")
-	fs.BoolVar(&p.Log, "log", false, "plot with logarithmic axes")
+	p := plotFlags(fs)
 	given := scenarioFlags(fs)
 	if err := fs.Parse(args); err != nil {
 		return nil, err
@@ -66,9 +62,19 @@ func parseOptions(args []string, log io.Writer) (*options, error) {
 		extra.Sweep = append(extra.Sweep, a)
 	}
 	if p.File != "" {
-		extra.Plots = []figure{p}
+		extra.Plots = []figure{*p}
 	}
 	return o, o.read(fs.Args(), extra, *given)
+}
+
+// plotFlags makes the flags of a plot.
+func plotFlags(fs *flag.FlagSet) *figure {
+	p := new(figure)
+	fs.StringVar(&p.File, "plot", "", "plot to this `FILE`, .svg or .png")
+	fs.StringVar(&p.X, "x", "at", "what to plot along: a `FIELD`, or \"at\" for the time that passes")
+	fs.StringVar(&p.Y, "y", "", "what to plot, a `COLUMN` of the CSV file; along time mean, deviation or max of connections; default mean")
+	fs.BoolVar(&p.Log, "log", false, "plot with logarithmic axes")
+	return p
 }
 
 // read makes studies of files, or one of the flags alone. Flags go before what files

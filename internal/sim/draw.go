@@ -121,17 +121,19 @@ func readTrace(file string) (service, error) {
 	if len(times) == 0 {
 		return nil, fmt.Errorf("sim: service: %s has no times", file)
 	}
-	for i := range times {
-		times[i] *= float64(len(times)) / sum
-	}
+	return replay(times, sum/float64(len(times))), nil
+}
+
+// replay draws times in their order from a random place, in units of their mean.
+func replay(times []float64, mean float64) service {
 	at := -1
 	return func(r *rand.Rand) float64 {
 		if at < 0 {
 			at = r.IntN(len(times))
 		}
 		at = (at + 1) % len(times)
-		return times[at]
-	}, nil
+		return times[at] / mean
+	}
 }
 
 // An entry draws the host that a client dials.

@@ -96,10 +96,10 @@ func TestLittle(t *testing.T) {
 		{Hosts: 20, Period: 1, Slots: 4, Loss: 0.2, Delay: 0.1, Jitter: 0.1, Unseen: 0.5},
 		{Hosts: 20, Period: 2, Known: 4, Service: "bimodal"},
 	} {
-		sc.Length, sc.Load = 5_000, 0.8
+		sc.Length, sc.Load = 1_000, 0.8
 		r := run(t, sc)
 		counted := r.Scenario.Length - r.Scenario.Warm
-		near(t, float64(r.Finished)/counted*r.Mean, r.InSystem, 0.02, fmt.Sprintf("%+v", sc))
+		near(t, float64(r.Finished)/counted*r.Mean, r.InSystem, 0.03, fmt.Sprintf("%+v", sc))
 	}
 }
 
@@ -133,15 +133,15 @@ func TestSameConnections(t *testing.T) {
 func TestViewsAgree(t *testing.T) {
 	for _, policy := range []string{"home-or-other:theta=0", "least", "stale-load:period={period}"} {
 		for _, sync := range []bool{true, false} {
-			sc := Scenario{Hosts: 10, Policy: policy, Period: 3, Sync: sync, Length: 5_000, View: "boards"}
+			sc := Scenario{Hosts: 10, Policy: policy, Period: 3, Sync: sync, Length: 2_500, View: "boards"}
 			boards := run(t, sc)
 			sc.View = "shared"
 			shared := run(t, sc)
-			near(t, boards.Mean, shared.Mean, 0.05, policy)
+			near(t, boards.Mean, shared.Mean, 0.08, policy)
 			near(t, boards.Share, shared.Share, 0.02, policy)
 			sc.View, sc.Known = "partial", 9
 			partial := run(t, sc)
-			near(t, boards.Mean, partial.Mean, 0.05, policy)
+			near(t, boards.Mean, partial.Mean, 0.08, policy)
 			near(t, boards.Share, partial.Share, 0.02, policy)
 		}
 	}
