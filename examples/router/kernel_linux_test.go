@@ -294,7 +294,7 @@ func TestStartAndIdle(t *testing.T) {
 	require.NoError(t, err)
 	t.Logf("idle for %v: %.2f %% of a core, %.1f MB resident", idle, 100*(a.cpu()-cpu).Seconds()/idle.Seconds(),
 		m["process_resident_memory_bytes"]/1e6)
-	require.Less(t, m["process_resident_memory_bytes"], 60e6)
+	require.True(t, raceDetector || m["process_resident_memory_bytes"] < 60e6, "resident memory")
 	a.stop()
 }
 
@@ -369,7 +369,7 @@ func TestReloadsUnderLoad(t *testing.T) {
 		grown := after["process_resident_memory_bytes"] - before[i]["process_resident_memory_bytes"]
 		t.Logf("%s: resident memory from %.1f MB by %+.1f MB, redirected %.0f", h.Name(), before[i]["process_resident_memory_bytes"]/1e6, grown/1e6,
 			after[`carom_flows_decided_total{outcome="redirected",service="web"}`])
-		require.Less(t, grown, 20e6)
+		require.True(t, raceDetector || grown < 20e6, "memory grows with each reload")
 		h.stop()
 	}
 }
