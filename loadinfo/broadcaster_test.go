@@ -27,7 +27,7 @@ func TestBroadcast(t *testing.T) {
 		hosts[2].board.Counter("www").Store(42)
 		pass(600 * time.Millisecond)
 		require.Equal(t, "h0:joining h1:joining h2:up", hosts[2].states(), "not heard for long enough")
-		pass(time.Second)
+		pass(3 * time.Second)
 		for _, h := range hosts {
 			require.Equal(t, "h0:up h1:up h2:up", h.states())
 			s := h.board.Snapshot("www", time.Now())
@@ -41,7 +41,7 @@ func TestBroadcast(t *testing.T) {
 		hosts[1].stop()
 		synctest.Wait()
 		require.Equal(t, "h0:up h1:draining h2:up", hosts[0].states(), "it says goodbye")
-		pass(2 * time.Second)
+		pass(3 * time.Second)
 		require.Equal(t, "h0:up h1:stale h2:up", hosts[0].states())
 		pass(4 * time.Second)
 		require.Equal(t, "h0:up h1:down h2:up", hosts[0].states())
@@ -49,7 +49,7 @@ func TestBroadcast(t *testing.T) {
 		hosts[1] = run(t, n, 1, nil) // a new life, its numbers start over
 		synctest.Wait()
 		require.Equal(t, "h0:up h1:joining h2:up", hosts[0].states(), "heard with its first report")
-		pass(1500 * time.Millisecond)
+		pass(3 * time.Second)
 		require.Equal(t, "h0:up h1:up h2:up", hosts[0].states())
 		for _, h := range hosts {
 			h.stop()
@@ -112,7 +112,7 @@ func TestLargeChangeIsSentEarly(t *testing.T) {
 				times := sent(n)
 				h := run(t, n, 1, nil)
 				h.board.Counter("www").Store(tt.was)
-				pass(2 * time.Second)
+				pass(3 * time.Second)
 				for was := len(times()); was == len(times()); {
 					pass(time.Millisecond) // up to the next regular one
 				}
@@ -207,7 +207,7 @@ func TestA65PartitionHeals(t *testing.T) {
 		for i := range 5 {
 			hosts = append(hosts, run(t, n, i, nil))
 		}
-		pass(2 * time.Second)
+		pass(3 * time.Second)
 		left := func(a netip.AddrPort) bool { return a.Addr().As4()[3] < 2 }
 		n.mu.Lock()
 		n.drop = func(from, to netip.AddrPort) bool { return left(from) != left(to) }
@@ -218,7 +218,7 @@ func TestA65PartitionHeals(t *testing.T) {
 		n.mu.Lock()
 		n.drop = nil
 		n.mu.Unlock()
-		pass(2 * time.Second)
+		pass(3 * time.Second)
 		for _, h := range hosts {
 			require.Equal(t, "h0:up h1:up h2:up h3:up h4:up", h.states())
 		}
@@ -255,7 +255,7 @@ func TestPeersOneByOne(t *testing.T) {
 			}
 		}
 		a, b := run(t, n, 1, to(2, 9)), run(t, n, 2, to(1))
-		pass(2 * time.Second)
+		pass(3 * time.Second)
 		require.Equal(t, "h1:up h2:up", a.states())
 		require.Equal(t, "h1:up h2:up", b.states())
 		st := a.cast.Stats()
@@ -275,7 +275,7 @@ func TestRotation(t *testing.T) { // A67
 		a, b := run(t, n, 1, func(c *BroadcasterConfig) {
 			c.Keys, c.Logger = ring(t, 1), slog.New(slog.NewTextHandler(&log, nil))
 		}), run(t, n, 2, old)
-		pass(2 * time.Second)
+		pass(3 * time.Second)
 		for _, step := range [][]uint8{{1, 2}, {2, 1}, {2}} {
 			for _, h := range []*station{a, b} {
 				h.cast.SetKeys(ring(t, step...))
@@ -312,7 +312,7 @@ func TestForeignDatagrams(t *testing.T) {
 		}
 		key := func(c *BroadcasterConfig) { c.Keys = ring(t, 7) }
 		a, b := run(t, n, 1, key), run(t, n, 2, key)
-		pass(2 * time.Second)
+		pass(3 * time.Second)
 		before, view := a.cast.Stats(), a.states()
 		require.Equal(t, "h1:up h2:up", view)
 
@@ -357,7 +357,7 @@ func TestReadErrors(t *testing.T) {
 			for range maxReadErrors {
 				s.fail <- errors.New("connection refused")
 			}
-			pass(2 * time.Second)
+			pass(3 * time.Second)
 			require.Equal(t, "h1:up h2:up", a.states(), "single failures are nothing")
 			require.Equal(t, maxReadErrors*(round+1), a.cast.Stats().ReadErrors)
 		}

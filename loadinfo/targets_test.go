@@ -16,14 +16,14 @@ func TestSetTargets(t *testing.T) {
 		a := run(t, n, 1, func(c *BroadcasterConfig) { c.To = to(2) })
 		b := run(t, n, 2, func(c *BroadcasterConfig) { c.To = to(1) })
 		c := run(t, n, 3, func(c *BroadcasterConfig) { c.To = to(1) })
-		pass(2 * time.Second)
+		pass(3 * time.Second)
 		require.Equal(t, "h1:up h2:up", b.states())
 		require.Equal(t, "h3:up", c.states(), "nobody tells it")
 
 		require.ErrorContains(t, a.cast.SetTargets(nil), "To is empty")
 		require.ErrorContains(t, a.cast.SetTargets([]netip.AddrPort{{}}), "not an address and port")
 		require.NoError(t, a.cast.SetTargets(append(to(2), to(3)...)))
-		pass(2 * time.Second)
+		pass(3 * time.Second)
 		require.Equal(t, "h1:up h2:up", b.states())
 		require.Equal(t, "h1:up h3:up", c.states())
 
