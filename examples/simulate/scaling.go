@@ -66,14 +66,14 @@ func scaling(ctx context.Context, file string, out, log io.Writer) error {
 	return plotMeans(file, means)
 }
 
-// measure makes as many trials as are a few million connections, at least two.
+// measure makes as many trials as are two million connections, at least two.
 func (m *mean) measure() {
 	n := 1 << m.bits
 	j := sim.Jobs{Hosts: n, Conns: n, Moving: true, Policy: func() lb.Policy {
 		return &lb.Geometric{Space: m.space, D: m.d, Ties: lb.ToAny}
 	}}
 	var loads []float64
-	for _, load := range sim.MaxLoad(j, min(max(1<<22/n, 2), 1000), uint64(m.bits*10+m.d)) {
+	for _, load := range sim.MaxLoad(j, min(max(1<<21/n, 2), 500), uint64(m.bits*10+m.d)) {
 		loads = append(loads, float64(load))
 	}
 	mean, sd := stat.MeanStdDev(loads, nil)
