@@ -139,6 +139,17 @@ func TestWrongArguments(t *testing.T) {
 	require.Contains(t, log, "must end in .svg or .png")
 }
 
+func TestLogTicks(t *testing.T) {
+	labels := func(low, high float64) (list []string) {
+		for _, tick := range (logTicks{}).Ticks(low, high) {
+			list = append(list, tick.Label)
+		}
+		return list
+	}
+	require.Equal(t, []string{"0.5", "1", "2", "5", "10", "20"}, labels(0.3, 20))
+	require.Equal(t, []string{"1000", "1e+04", "1e+05", "1e+06"}, labels(256, 1<<20))
+}
+
 func TestBelow(t *testing.T) {
 	got := below(plotter.XYs{{X: 1, Y: 1}, {X: 4, Y: 100}, {X: 8, Y: 2}}, 10)
 	require.Len(t, got, 2)

@@ -179,12 +179,31 @@ func axes(title, x, y string, logX, logY bool) *plot.Plot {
 	out.Legend.Top, out.Legend.Left, out.Legend.TextStyle.Font.Size = true, true, vg.Points(8)
 	out.Add(plotter.NewGrid())
 	if logX {
-		out.X.Scale, out.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+		out.X.Scale, out.X.Tick.Marker = plot.LogScale{}, logTicks{}
 	}
 	if logY {
-		out.Y.Scale, out.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+		out.Y.Scale, out.Y.Tick.Marker = plot.LogScale{}, logTicks{}
 	}
 	return out
+}
+
+// logTicks marks 1, 2 and 5 in each decade, and in ranges of many the decades alone.
+type logTicks struct{}
+
+// Ticks implements plot.Ticker.
+func (logTicks) Ticks(low, high float64) (ticks []plot.Tick) {
+	steps := []float64{1, 2, 5}
+	if high > 1e3*low {
+		steps = steps[:1]
+	}
+	for decade := math.Pow(10, math.Floor(math.Log10(low))); decade <= high; decade *= 10 {
+		for _, step := range steps {
+			if x := step * decade; x >= low && x <= high {
+				ticks = append(ticks, plot.Tick{Value: x, Label: strconv.FormatFloat(x, 'g', 4, 64)})
+			}
+		}
+	}
+	return ticks
 }
 
 // below cuts a line where it leaves the picture.
