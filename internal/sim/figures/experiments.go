@@ -24,9 +24,10 @@ func supermarkets(loads ...float64) func(context.Context, uint64) ([]float64, er
 	}
 }
 
+// tail takes a thousand hosts: of a hundred the limit is too far away.
 func tail(ctx context.Context, seed uint64) ([]float64, error) {
-	sc := methods["d=2"].scenario(100, 0.9, 0, 0)
-	sc.Seed, sc.Samples = seed, 10_000
+	sc := methods["d=2"].scenario(1000, 0.9, 0, 0)
+	sc.Seed, sc.Length, sc.Samples = seed, 2000, 1000
 	r, err := sim.Run(ctx, sc, nil)
 	if err != nil {
 		return nil, err
