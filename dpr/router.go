@@ -47,20 +47,22 @@ func (r *Router) Run(ctx context.Context) error {
 	if err := r.validate(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
+	working, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wg sync.WaitGroup
-	for i, d := range r.Devices {
-		wg.Go(func() { cancel(r.loop(d, r.paths(i))) })
+	for _, devices := range [][]Device{r.Devices, r.Uplinks} {
+		for i, d := range devices {
+			wg.Go(func() {
+				if err := r.loop(d, r.paths(i)); ctx.Err() == nil { // who stops may take the devices away too
+					cancel(err)
+				}
+			})
+		}
 	}
-	for i, d := range r.Uplinks {
-		wg.Go(func() { cancel(r.loop(d, r.paths(i))) })
-	}
-	r.tick(ctx)
+	r.tick(working)
 	r.close()
 	wg.Wait()
-	if err := context.Cause(ctx); !errors.Is(err, os.ErrClosed) && !errors.Is(err, context.Canceled) &&
-		!errors.Is(err, context.DeadlineExceeded) {
+	if err := context.Cause(working); err != context.Cause(ctx) && !errors.Is(err, os.ErrClosed) {
 		return err
 	}
 	return nil

@@ -133,16 +133,19 @@ func (b *Broadcaster) SetKeys(k *Keyring) { b.keys.Store(k) }
 // that peers need not wait for its silence. Run closes the socket, leaves no
 // goroutine behind and can be called once.
 func (b *Broadcaster) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
+	working, cancel := context.WithCancelCause(ctx)
 	received := make(chan struct{})
 	go func() {
 		defer close(received)
-		cancel(b.receive())
+		if err := b.receive(); ctx.Err() == nil { // who stops may take the network away too
+			cancel(err)
+		}
 	}()
-	b.cfg.Board.Announce(ctx, b.pace, b.send)
+	b.cfg.Board.Announce(working, b.pace, b.send)
 	b.cfg.Conn.Close()
 	<-received
-	if err := context.Cause(ctx); errors.Is(err, errSocket) {
+	cancel(nil)
+	if err := context.Cause(working); errors.Is(err, errSocket) {
 		return err
 	}
 	return nil

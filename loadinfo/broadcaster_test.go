@@ -388,6 +388,35 @@ func TestBrokenSocketEndsRun(t *testing.T) {
 	}
 }
 
+// Who stops a broadcaster may close its socket at the same moment.
+func TestSocketThatGoesAtTheStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newNetwork().listen(1)
+		cast, err := NewBroadcaster(BroadcasterConfig{Board: NewBoard(BoardConfig{}), Conn: s, To: []netip.AddrPort{all}})
+		require.NoError(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		late := &lateContext{ctx, make(chan struct{})}
+		result := make(chan error)
+		go func() { result <- cast.Run(late) }()
+		synctest.Wait()
+		stop()
+		for range maxReadErrors + 1 {
+			s.fail <- errors.New("interface gone")
+		}
+		synctest.Wait()
+		close(late.done)
+		require.NoError(t, <-result)
+	})
+}
+
+// A lateContext is done before those that wait for it learn of it.
+type lateContext struct {
+	context.Context
+	done chan struct{}
+}
+
+func (c *lateContext) Done() <-chan struct{} { return c.done }
+
 func TestBroadcasterConfigErrors(t *testing.T) {
 	good := func() BroadcasterConfig {
 		return BroadcasterConfig{Board: NewBoard(BoardConfig{}), Conn: newNetwork().listen(1), To: []netip.AddrPort{all}}

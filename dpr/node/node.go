@@ -133,7 +133,7 @@ func (n *Node) introduce(s *setup) error {
 // The host is taken back before the router stops, so that no packet is led to a
 // router that is not there.
 func (n *Node) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
+	working, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	routing, stopRouting := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopRouting()
@@ -141,18 +141,18 @@ func (n *Node) Run(ctx context.Context) error {
 	router.Go(func() { cancel(n.runRouter(routing)) })
 	for _, run := range []func(context.Context) error{n.caster.Run, n.follow, n.watchHealth, n.host.run} {
 		others.Go(func() {
-			if err := run(ctx); err != nil {
+			if err := run(working); err != nil {
 				cancel(err)
 			}
 		})
 	}
-	<-ctx.Done()
+	<-working.Done()
 	others.Wait()
 	err := n.host.unwire()
 	stopRouting()
 	router.Wait()
 	err = errors.Join(err, n.host.close(), n.engine.Close())
-	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) && !errors.Is(cause, context.DeadlineExceeded) {
+	if cause := context.Cause(working); cause != context.Cause(ctx) {
 		err = errors.Join(cause, err)
 	}
 	return err

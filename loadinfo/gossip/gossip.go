@@ -118,17 +118,21 @@ const leaveTime = 2 * time.Second
 // second. It closes the sockets and can be called once. Goroutines of memberlist
 // that wait for a peer at that moment end within its time-outs.
 func (g *Gossip) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
+	working, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	t := newTransport(g, func(err error) { cancel(err) })
+	t := newTransport(g, func(err error) {
+		if ctx.Err() == nil { // who stops may take the network away too
+			cancel(err)
+		}
+	})
 	list, err := memberlist.Create(g.memberlistConfig(t))
 	if err != nil {
 		return errors.Join(fmt.Errorf("gossip: %w", err), t.Shutdown())
 	}
 	var seeking sync.WaitGroup
-	seeking.Go(func() { g.seek(ctx, list) })
-	g.cfg.Board.Announce(ctx, g.pace, g.send)
-	err = context.Cause(ctx)
+	seeking.Go(func() { g.seek(working, list) })
+	g.cfg.Board.Announce(working, g.pace, g.send)
+	err = context.Cause(working)
 	if !errors.Is(err, errSocket) {
 		err = nil
 		<-time.After(2 * g.cfg.Interval) // let the last report go out first

@@ -186,7 +186,7 @@ func (s *Server) Run(ctx context.Context, conn net.PacketConn, listener net.List
 		{PacketConn: conn, Handler: s, UDPSize: ednsSize},
 		{Listener: limitConns(listener, maxConns), Handler: s, IdleTimeout: func() time.Duration { return idleTime }, ReadTimeout: idleTime},
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
+	working, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var serving, started sync.WaitGroup
 	for _, server := range servers {
@@ -200,7 +200,7 @@ func (s *Server) Run(ctx context.Context, conn net.PacketConn, listener net.List
 			}
 		})
 	}
-	<-ctx.Done()
+	<-working.Done()
 	started.Wait()
 	for _, server := range servers {
 		closing, done := context.WithTimeout(context.Background(), closeTime)
@@ -210,7 +210,7 @@ func (s *Server) Run(ctx context.Context, conn net.PacketConn, listener net.List
 	conn.Close()
 	listener.Close()
 	serving.Wait()
-	if err := context.Cause(ctx); errors.Is(err, errSocket) {
+	if err := context.Cause(working); errors.Is(err, errSocket) {
 		return err
 	}
 	return nil
