@@ -78,6 +78,14 @@ func TestDrain(t *testing.T) {
 
 	a.node.Drain()
 	eventually(t, "b knows", func() bool { return member(b.node, "a").State == loadinfo.Draining })
+	eventually(t, "b keeps its connections", func() bool { // its picker follows what it knows
+		for range 10 {
+			if mustDial(t, w.client, b.at(port)).served != "b" {
+				return false
+			}
+		}
+		return true
+	})
 	fromPeer := a.node.Status().Engine.Services[service].RedirectedIn
 	for range 10 {
 		servedBy(t, w.client, a.at(port), "b")
