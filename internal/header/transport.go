@@ -88,54 +88,6 @@ func PutTCP(b []byte, f *TCPFields) int {
 	return n
 }
 
-// Kinds of TCP options (RFC 9293, section 3.2).
-const (
-	tcpOptEnd    = 0
-	tcpOptNop    = 1
-	tcpOptMSS    = 2
-	tcpOptMSSLen = 4
-)
-
-// FindMSS looks for the maximum segment size among the options of a TCP header.
-// It returns the value in bytes and the offset of the value's two bytes from the
-// start of the header, which may be odd. It is safe on any bytes: options that
-// are cut or malformed end the search.
-func FindMSS(h TCP) (value uint16, offset int, ok bool) {
-	if len(h) < TCPLen || len(h) < h.HeaderLen() {
-		return 0, 0, false
-	}
-	end := h.HeaderLen()
-	for i := TCPLen; i < end; {
-		switch h[i] {
-		case tcpOptEnd:
-			return 0, 0, false
-		case tcpOptNop:
-			i++
-			continue
-		}
-		if i+1 >= end || h[i+1] < 2 || i+int(h[i+1]) > end {
-			return 0, 0, false
-		}
-		if h[i] == tcpOptMSS && h[i+1] == tcpOptMSSLen {
-			return be.Uint16(h[i+2:]), i + 2, true
-		}
-		i += int(h[i+1])
-	}
-	return 0, 0, false
-}
-
-// SetMSS stores a maximum segment size at the offset that [FindMSS] returned and
-// updates the checksum, also where the offset is odd and the value straddles two
-// words.
-func SetMSS(h TCP, offset int, value uint16) {
-	// Both words of a straddling value lie in the header, whose length is even.
-	words := h[offset&^1 : (offset+3)&^1]
-	var old [4]byte
-	n := copy(old[:], words)
-	be.PutUint16(h[offset:], value)
-	h.SetChecksum(checksum.Update(h.Checksum(), old[:n], words))
-}
-
 // UDP is a UDP datagram, at least its header (RFC 768).
 type UDP []byte
 

@@ -1,7 +1,6 @@
 package header_test
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -102,54 +101,6 @@ func TestTransportViews(t *testing.T) {
 	require.Equal(t, []any{uint8(3), uint8(4), uint32(1480), uint16(1480), 4},
 		[]any{icmp.Type(), icmp.Code(), icmp.Rest(), icmp.NextHopMTU(), len(icmp.Body())})
 	require.True(t, header.ChecksumOK(icmp, header.ProtoICMP, nil, nil))
-}
-
-func TestFindMSS(t *testing.T) {
-	for name, tt := range map[string]struct {
-		options string
-		value   uint16
-		offset  int
-	}{
-		"first":                   {"020405b4 0402 0000", 1460, 22},
-		"at an odd offset":        {"01 020405b4 000000", 1460, 23},
-		"behind unknown options":  {"fd06 f9890000 020401f4", 500, 28},
-		"last":                    {"0101 0402 02042300", 8960, 26},
-		"none":                    {"0402 0101", 0, 0},
-		"no options":              {"", 0, 0},
-		"behind the end":          {"00 020405b4 000000", 0, 0},
-		"length 0 ends the walk":  {"0400 020405b4 0000", 0, 0},
-		"beyond the header":       {"0101 0204", 0, 0},
-		"kind without length":     {"010101 02", 0, 0},
-		"of a wrong length":       {"0203 05 01", 0, 0},
-		"of a wrong length, then": {"0203 05 01 020405b4", 1460, 26},
-	} {
-		t.Run(name, func(t *testing.T) {
-			h := header.TCP(segment(client4, vip4, header.TCPFields{Options: unhex(tt.options)}, ""))
-			value, offset, ok := header.FindMSS(slices.Clip(h))
-			require.Equal(t, tt.offset != 0, ok)
-			require.Equal(t, []any{tt.value, tt.offset}, []any{value, offset})
-		})
-	}
-	_, _, ok := header.FindMSS(syn4()[:19])
-	require.False(t, ok)
-	_, _, ok = header.FindMSS(syn4()[:22])
-	require.False(t, ok, "header cut")
-}
-
-func TestSetMSS(t *testing.T) {
-	for name, options := range map[string]string{"even": "020405b4", "odd": "01 020405b4 000000", "odd, last": "010101 010101 01 0204ffff 00"} {
-		t.Run(name, func(t *testing.T) {
-			h := header.TCP(segment(client4, vip4, header.TCPFields{Options: unhex(options)}, "odd"))
-			_, offset, ok := header.FindMSS(h)
-			require.True(t, ok)
-			for _, mss := range []uint16{1300, 536, 0xff00, 0x00ff} {
-				header.SetMSS(h, offset, mss)
-				value, _, _ := header.FindMSS(h)
-				require.Equal(t, mss, value)
-				require.True(t, header.ChecksumOK(h, header.ProtoTCP, &client4, &vip4))
-			}
-		})
-	}
 }
 
 func TestChecksums(t *testing.T) {
