@@ -32,7 +32,8 @@ const (
 
 // Announce calls send with this host's report whenever one is due: once per
 // period, give or take a tenth, so that hosts do not fall into step, and when much
-// has changed since the last, but least apart. It asks pace for both before each,
+// has changed since the last, but least apart. A change after a time without any is
+// noticed within a quarter of the period. It asks pace for both before each,
 // since they may depend on how many hosts there are. It calls Tick meanwhile. When
 // the context is done it calls send once more, to say that the host drains, so
 // that peers need not wait for its silence, and returns. It is what a Transport's
@@ -40,8 +41,8 @@ const (
 func (b *Board) Announce(ctx context.Context, pace func() (period, least time.Duration), send func(r *Report)) {
 	wake := time.NewTimer(0)
 	defer wake.Stop()
-	var last Report
-	due := time.Now()
+	var last, seen Report
+	due, rest := time.Now(), time.Duration(0)
 	for {
 		select {
 		case <-ctx.Done():
@@ -50,7 +51,8 @@ func (b *Board) Announce(ctx context.Context, pace func() (period, least time.Du
 		case now := <-wake.C:
 			b.Tick(now)
 			period, least := pace()
-			if !now.Before(due) || largeChange(&last, b.draft()) {
+			is := b.draft()
+			if !now.Before(due) || largeChange(&last, is) {
 				if r, ok := b.Report(now); ok {
 					r.Period = period
 					send(&r)
@@ -58,7 +60,13 @@ func (b *Board) Announce(ctx context.Context, pace func() (period, least time.Du
 				}
 				due = now.Add(jitter(period))
 			}
-			wake.Reset(min(due.Sub(now), least))
+			// An idle host that looked at its counts every time would do little else.
+			rest = min(2*rest, period/4)
+			if !slices.Equal(is.Services, seen.Services) {
+				rest = 0
+			}
+			rest, seen = max(rest, least), is
+			wake.Reset(min(due.Sub(now), rest))
 		}
 	}
 }
