@@ -372,8 +372,12 @@ func (b *batch) decide(p *Packet, j *job, shard *flowtable.Shard) {
 	}
 	if entry != nil && entry.Peer != 0 && b.view.peer(PeerID(entry.Peer)) == nil {
 		shard.Delete(entry)
-		entry = nil
 		b.count[peerGone]++
+		if j.hdr.Proto == header.ProtoTCP && !opens(&j.hdr) {
+			b.disown(p, &j.hdr)
+			return
+		}
+		entry = nil
 	}
 	if entry != nil && !b.reopens(entry, &j.hdr) {
 		b.track(shard, entry, &j.hdr)

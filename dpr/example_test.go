@@ -58,8 +58,8 @@ func ExampleEngine() {
 	}
 	judge(1004, 25, dprtest.SYN)
 
-	// The peer goes, and with it the connections that it served: the local stack
-	// will reset them.
+	// The peer goes, and with it the connections that it served: their clients are
+	// answered with a reset.
 	if err := engine.SetPeers(nil); err != nil {
 		panic(err)
 	}
@@ -72,7 +72,7 @@ func ExampleEngine() {
 	// 1003 to 80 - forward
 	// 1001 to 80 - local
 	// 1004 to 25 - local
-	// 1003 to 80 - local
+	// 1003 to 80 - reply
 	// 1005 to 80 - local
 }
 

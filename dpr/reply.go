@@ -73,25 +73,42 @@ func (b *batch) icmpError(p *Packet, h *header.Packet, reason Reason, f header.I
 	b.reply(p, h, proto)
 }
 
-// refuse answers a SYN with a reset (RFC 9293, section 3.10.7.1), and drops what is
-// no SYN.
+// refuse answers a SYN with a reset, and drops what is no SYN.
 func (b *batch) refuse(p *Packet, h *header.Packet) {
 	if !opens(h) || !b.mayAnswer(h) {
 		b.drop(p, Refused)
 		return
 	}
+	b.reset(p, h)
+}
+
+// disown resets a connection whose peer is gone, so that its client connects again at
+// once: the client's own ACK number is the one that it takes a reset at. What must
+// not be answered, or not so often, is left to the local stack, which knows of no such
+// connection either.
+func (b *batch) disown(p *Packet, h *header.Packet) {
+	if h.TCPFlags&header.RST != 0 || !b.mayAnswer(h) {
+		p.Verdict = Local
+		return
+	}
+	b.count[resetsSent]++
+	b.reset(p, h)
+}
+
+// reset turns a segment into the reset that a host without such a connection answers
+// it with (RFC 9293, section 3.10.7.1).
+func (b *batch) reset(p *Packet, h *header.Packet) {
 	ip := header.IPv4Len
 	if h.Version == 6 {
 		ip = header.IPv6Len
 	}
+	f := header.TCPFields{SrcPort: h.DstPort, DstPort: h.SrcPort, Seq: h.Ack, Flags: header.RST}
+	if h.TCPFlags&header.ACK == 0 {
+		f.Seq, f.Ack, f.Flags = 0, h.Seq+segmentLen(h), header.RST|header.ACK
+	}
 	p.Len = ip + header.TCPLen
 	segment := p.Bytes()[ip:]
-	header.PutTCP(segment, &header.TCPFields{
-		SrcPort: h.DstPort,
-		DstPort: h.SrcPort,
-		Ack:     h.Seq + segmentLen(h),
-		Flags:   header.RST | header.ACK,
-	})
+	header.PutTCP(segment, &f)
 	header.PutChecksum(segment, header.ProtoTCP, &h.Dst, &h.Src)
 	b.reply(p, h, header.ProtoTCP)
 }

@@ -67,6 +67,7 @@ const (
 	tableFull
 	unknownFlow
 	errorsSent
+	resetsSent
 	firstReason
 	numCounters = firstReason + int(numReasons)
 )
@@ -101,8 +102,9 @@ type Stats struct {
 	TableFull uint64
 	// Unknown counts TCP packets that open nothing and belong to no known flow.
 	Unknown uint64
-	// Errors counts ICMP errors and resets that the engine made.
-	Errors uint64
+	// Errors counts ICMP errors and resets that the engine made, Resets those of them
+	// that ended connections whose peer was gone.
+	Errors, Resets uint64
 	// Flows counts table entries by state.
 	Flows map[State]int
 	// Services counts decisions by service name, Open the open flows that each
@@ -131,6 +133,7 @@ func (e *Engine) Stats() Stats {
 		TableFull: e.stats[tableFull].Load(),
 		Unknown:   e.stats[unknownFlow].Load(),
 		Errors:    e.stats[errorsSent].Load(),
+		Resets:    e.stats[resetsSent].Load(),
 		Flows:     make(map[State]int, numStates),
 		Services:  make(map[string]ServiceStats),
 		Open:      make(map[string]map[string]int),

@@ -275,9 +275,9 @@ func (e *Engine) internAddrs(s *service) error {
 }
 
 // SetPeers replaces the set of peers that flows may be handed to. A peer that is
-// left out is gone: the next packet of each flow it served finds that out and goes
-// to the local stack, which resets the connection. A peer that merely gets no new
-// flows stays in the set. On an error nothing changes.
+// left out is gone: the next packet of each flow it served finds that out, and is
+// answered with a reset or, if it opens a connection, put before the policy. A peer
+// that merely gets no new flows stays in the set. On an error nothing changes.
 func (e *Engine) SetPeers(peers []Peer) error {
 	names := make(map[string]Peer, len(peers))
 	for _, p := range peers {
