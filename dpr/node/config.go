@@ -10,6 +10,7 @@ import (
 	"github.com/carom-dpr/carom/dpr"
 	"github.com/carom-dpr/carom/lb"
 	"github.com/carom-dpr/carom/loadinfo"
+	"github.com/carom-dpr/carom/loadinfo/resource"
 )
 
 // A Service is something that this host and its peers serve. Its server listens on
@@ -33,6 +34,9 @@ type Service struct {
 	// Weight is this host's capacity for the service; 0 means Config.Weight, a
 	// negative one that it gets no new connections.
 	Weight int
+	// Requests measures the service's requests, for policies that go by them or by
+	// latency: a server in this process calls its Begin. Nil means that nobody does.
+	Requests *loadinfo.Requests
 }
 
 // Config configures a Node. Zero fields take the defaults stated.
@@ -47,8 +51,17 @@ type Config struct {
 	Services []Service
 	// Report lists where reports of this host's load go: each peer's report
 	// address, or a broadcast or multicast address that reaches all of them. Its
-	// own address may be among them.
+	// own address may be among them. Empty with Transport.
 	Report []netip.AddrPort
+	// Transport makes what carries reports between the hosts in the place of a
+	// loadinfo.Broadcaster to Report: a gossip.Gossip, for clusters beyond one
+	// network. It is called once, when all else is open, with the board, which knows
+	// this host, and with the keyring, nil without Keys. What it returns closes its
+	// sockets when it has Run; on an error it leaves none open.
+	Transport func(*loadinfo.Board, *loadinfo.Keyring) (loadinfo.Transport, error)
+	// Resources are sampled once a period, and peers told of them. Nil means that
+	// they are told of none.
+	Resources *resource.Registry
 	// Keys are the cluster's keys: reports and tunnel packets carry a tag made with
 	// the first, and one made with any of them is accepted. Without keys anybody
 	// who can send packets to this host can take part; see SECURITY.md.

@@ -29,7 +29,7 @@ type Host struct {
 	Devices, Uplinks []dpr.Device
 	// Replies sends packets that leave like the host's own. Optional.
 	Replies dpr.Writer
-	// Reports is the socket for load reports.
+	// Reports is the socket for load reports; nil with Config.Transport.
 	Reports loadinfo.PacketConn
 	// TrackLocal says that the kernel's socket table does not keep packets of
 	// local connections away from Devices; see dpr.Config.

@@ -34,11 +34,14 @@ func (c *Config) keyring() (*loadinfo.Keyring, error) {
 	return ring, nil
 }
 
-// broadcaster returns what sends this host's reports and receives those of others.
-func (n *Node) broadcaster() (*loadinfo.Broadcaster, error) {
+// transport returns what sends this host's reports and receives those of others.
+func (n *Node) transport() (loadinfo.Transport, error) {
 	ring, err := n.cfg.keyring()
 	if err != nil {
 		return nil, err
+	}
+	if n.cfg.Transport != nil {
+		return n.cfg.Transport(n.board, ring)
 	}
 	return loadinfo.NewBroadcaster(loadinfo.BroadcasterConfig{
 		Board:  n.board,

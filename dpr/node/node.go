@@ -19,12 +19,12 @@ import (
 // A Node is one host of a cluster. Its methods may be called from several
 // goroutines.
 type Node struct {
-	cfg    Config // as it was opened, for what Reconfigure cannot change
-	boot   uint64 // orders the lives of this host
-	host   Host
-	engine *dpr.Engine
-	board  *loadinfo.Board
-	caster *loadinfo.Broadcaster
+	cfg     Config // as it was opened, for what Reconfigure cannot change
+	boot    uint64 // orders the lives of this host
+	host    Host
+	engine  *dpr.Engine
+	board   *loadinfo.Board
+	reports loadinfo.Transport
 	// current is the configuration in force. Whoever changes it, or makes the parts
 	// follow it, holds wiring.
 	current atomic.Pointer[setup]
@@ -81,7 +81,7 @@ func assemble(cfg Config, host Host) (*Node, error) {
 	if err := n.introduce(first); err != nil {
 		return nil, errors.Join(err, n.engine.Close())
 	}
-	if n.caster, err = n.broadcaster(); err != nil {
+	if n.reports, err = n.transport(); err != nil {
 		return nil, errors.Join(err, n.engine.Close())
 	}
 	return n, nil
@@ -139,7 +139,7 @@ func (n *Node) Run(ctx context.Context) error {
 	defer stopRouting()
 	var router, others sync.WaitGroup
 	router.Go(func() { cancel(n.runRouter(routing)) })
-	for _, run := range []func(context.Context) error{n.caster.Run, n.follow, n.watchHealth, n.host.run} {
+	for _, run := range []func(context.Context) error{n.reports.Run, n.sample, n.follow, n.watchHealth, n.host.run} {
 		others.Go(func() {
 			if err := run(working); err != nil {
 				cancel(err)
@@ -156,6 +156,14 @@ func (n *Node) Run(ctx context.Context) error {
 		err = errors.Join(cause, err)
 	}
 	return err
+}
+
+// sample measures the host's resources until ctx is done.
+func (n *Node) sample(ctx context.Context) error {
+	if n.cfg.Resources == nil {
+		return nil
+	}
+	return n.cfg.Resources.Run(ctx, n.board, n.cfg.Period)
 }
 
 // runRouter moves packets until ctx is done; an end before that is an error.
@@ -183,26 +191,22 @@ const refreshEvery = 10 * time.Millisecond
 func (n *Node) follow(ctx context.Context) error {
 	changes, cancel := n.board.Subscribe()
 	defer cancel()
-	tick := time.NewTicker(n.cfg.Period)
+	tick := time.NewTicker(min(n.cfg.Period, pathsEvery))
 	defer tick.Stop()
-	paths := time.NewTicker(pathsEvery)
-	defer paths.Stop()
 	joined := time.After(joinPeriods * n.cfg.Period)
 	for {
-		n.refresh(time.Now())
-		pause := time.NewTimer(refreshEvery)
-		select {
-		case <-ctx.Done():
-			pause.Stop()
-			return nil
-		case <-pause.C:
-		}
+		last := time.Now()
+		n.refresh(last)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-changes:
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(time.Until(last.Add(refreshEvery))):
+			}
 		case <-tick.C:
-		case <-paths.C:
 			if err := n.followPaths(); err != nil {
 				n.cfg.Logger.Error("cannot follow the paths to the peers", "err", err)
 			}

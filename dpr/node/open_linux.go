@@ -147,6 +147,9 @@ func isAddr(a net.Addr, addr netip.Addr) bool {
 }
 
 func (l *linux) openReports() error {
+	if l.cfg.Transport != nil {
+		return nil // it brings its own
+	}
 	conn, err := loadinfo.Listen(netip.AddrPortFrom(reportAddr(l.cfg.Addr), l.cfg.ReportPort))
 	if errors.Is(err, unix.EADDRINUSE) {
 		return fmt.Errorf("ReportPort %d: %w: another process has this port, stop it or choose another", l.cfg.ReportPort, err)

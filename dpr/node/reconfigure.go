@@ -18,7 +18,8 @@ import (
 //
 // Services can come, go and change, as can Report, Keys, Weight, AliasPrefixes and
 // Timeouts. All else must be as it was, or the error names the field; Logger is not
-// looked at. A state that Drain has set stays.
+// looked at, nor Resources. A state that Drain has set stays. What Transport has
+// made goes on as it is, with the new Keys.
 //
 // A service is known by its name. One that goes, or gives up ports or addresses,
 // stays captured until its last connection has ended; new ones to what was given up
@@ -61,8 +62,11 @@ func (c Config) Validate() error {
 	if err != nil {
 		return err
 	}
-	if len(c.Report) == 0 {
+	switch {
+	case len(c.Report) == 0 && c.Transport == nil:
 		return errors.New("node: Report is empty: give the peers' addresses and report ports, or a broadcast address and port")
+	case len(c.Report) > 0 && c.Transport != nil:
+		return errors.New("node: Report is for broadcast, and Transport is in its place: give one of both")
 	}
 	if _, err := c.keyring(); err != nil {
 		return err
@@ -85,6 +89,7 @@ func (c *Config) follows(old *Config) error {
 		{"Addr", old.Addr, c.Addr},
 		{"TunnelPort", old.TunnelPort, c.TunnelPort},
 		{"ReportPort", old.ReportPort, c.ReportPort},
+		{"Transport", old.carrier(), c.carrier()},
 		{"Interface", old.Interface, c.Interface},
 		{"Interfaces", old.Interfaces, c.Interfaces},
 		{"Period", old.Period, c.Period},
@@ -97,6 +102,14 @@ func (c *Config) follows(old *Config) error {
 		}
 	}
 	return c.keysFollow(old)
+}
+
+// carrier says in words what carries reports.
+func (c *Config) carrier() string {
+	if c.Transport != nil {
+		return "one of its own"
+	}
+	return "broadcast"
 }
 
 // successor returns the setup that follows old when cfg comes into force.
@@ -190,8 +203,10 @@ func (n *Node) apply(s *setup) error {
 	if err := n.setKeys(s); err != nil {
 		return err
 	}
-	if err := n.caster.SetTargets(s.Report); err != nil {
-		return err
+	if b, ok := n.reports.(*loadinfo.Broadcaster); ok && s.Transport == nil {
+		if err := b.SetTargets(s.Report); err != nil {
+			return err
+		}
 	}
 	return n.introduce(s)
 }
@@ -219,7 +234,7 @@ func (n *Node) setKeys(s *setup) error {
 			return fmt.Errorf("node: Keys: %w", err)
 		}
 	}
-	n.caster.SetKeys(ring)
+	n.reports.SetKeys(ring)
 	return nil
 }
 

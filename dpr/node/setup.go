@@ -109,7 +109,7 @@ func (s *setup) self() loadinfo.Self {
 		Weight:  s.Weight,
 	}
 	for _, service := range s.Services {
-		self.Services = append(self.Services, loadinfo.OwnService{Name: service.Name, Weight: service.Weight})
+		self.Services = append(self.Services, loadinfo.OwnService{Name: service.Name, Weight: service.Weight, Requests: service.Requests})
 	}
 	return self
 }

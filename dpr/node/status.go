@@ -87,7 +87,7 @@ func (n *Node) Status() Status {
 		Members:  n.board.Members(time.Now()),
 		Services: make(map[string]ServiceStatus),
 		Engine:   n.engine.Stats(),
-		Reports:  n.caster.Stats(),
+		Reports:  n.reports.Stats(),
 	}
 	n.host.count(&s)
 	n.mu.Lock()
@@ -101,6 +101,11 @@ func (n *Node) Status() Status {
 	}
 	return s
 }
+
+// Board returns the board that the node keeps, for those who answer questions about
+// the cluster, such as an rrdns.Server. What this host says of itself is the node's to
+// set.
+func (n *Node) Board() *loadinfo.Board { return n.board }
 
 // Engine returns the node's engine, for its flows and counters.
 func (n *Node) Engine() *dpr.Engine { return n.engine }

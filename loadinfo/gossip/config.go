@@ -125,8 +125,12 @@ func (c *Config) validate() error {
 	case len(c.Cluster) > 255:
 		return fmt.Errorf("gossip: Config.Cluster %.20q... has %d bytes, at most 255 are sent", c.Cluster, len(c.Cluster))
 	}
-	for _, s := range c.Seeds {
-		if _, port, err := net.SplitHostPort(s); err != nil || port == "" || port == "0" {
+	return validSeeds(c.Seeds)
+}
+
+func validSeeds(seeds []string) error {
+	for _, s := range seeds {
+		if host, port, err := net.SplitHostPort(s); err != nil || host == "" || port == "" || port == "0" {
 			return fmt.Errorf("gossip: Config.Seeds: %q: want host:port, such as 10.0.0.2:%d", s, DefaultPort)
 		}
 	}

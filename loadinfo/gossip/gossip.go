@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -26,6 +27,7 @@ type Gossip struct {
 	table  *table
 	budget *budget
 	lost   lost
+	seeds  atomic.Pointer[[]string]
 
 	mu     sync.Mutex
 	stats  loadinfo.Stats
@@ -54,7 +56,18 @@ func New(cfg Config) (*Gossip, error) {
 		warned: map[string]time.Time{},
 	}
 	g.SetKeys(cfg.Keys)
-	return g, nil
+	return g, g.SetSeeds(cfg.Seeds)
+}
+
+// SetSeeds changes the seeds from the next try on; see Config.Seeds. It may be called
+// at any time. On an error nothing changes.
+func (g *Gossip) SetSeeds(seeds []string) error {
+	if err := validSeeds(seeds); err != nil {
+		return err
+	}
+	seeds = slices.Clone(seeds)
+	g.seeds.Store(&seeds)
+	return nil
 }
 
 // memberName tells the lives of a host apart.

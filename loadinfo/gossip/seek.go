@@ -122,7 +122,7 @@ func (g *Gossip) targets(ctx context.Context, list *memberlist.Memberlist) (seed
 		known[a] = true
 		return !was
 	}
-	for _, seed := range g.cfg.Seeds {
+	for _, seed := range *g.seeds.Load() {
 		for _, a := range g.resolve(ctx, seed) {
 			if unknown(a) && len(seeds) < maxSeeds {
 				seeds = append(seeds, a)
