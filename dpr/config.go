@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/carom-dpr/carom/internal/flowtable"
@@ -29,6 +30,41 @@ func (p Proto) String() string {
 	return fmt.Sprintf("protocol %d", uint8(p))
 }
 
+// A ReplyMode is how the host that serves a redirected flow answers its client,
+// who expects the answer from the address that it dialled.
+type ReplyMode uint8
+
+// The ways to answer.
+const (
+	// ReplyDirect: the server sees the dialled address and answers from it. It
+	// costs nothing, and suits TCP servers on the wildcard address.
+	ReplyDirect ReplyMode = iota
+	// ReplyRewritten: the server sees its host's own address, and the host's
+	// kernel gives the answers the dialled one. It suits all servers, bound to one
+	// address or not, and UDP servers that answer from whatever address.
+	ReplyRewritten
+)
+
+// String returns the mode's name in lower case.
+func (m ReplyMode) String() string {
+	if int(m) < len(replyModes) {
+		return replyModes[m]
+	}
+	return fmt.Sprintf("reply mode %d", uint8(m))
+}
+
+var replyModes = [...]string{"direct", "rewritten"}
+
+// ParseReplyMode returns the mode of that name.
+func ParseReplyMode(name string) (ReplyMode, error) {
+	for m, s := range replyModes {
+		if s == name {
+			return ReplyMode(m), nil
+		}
+	}
+	return 0, fmt.Errorf("reply mode %q: give %s", name, strings.Join(replyModes[:], " or "))
+}
+
 // A Service is something that clients dial: a protocol, a port or a range of
 // ports, and the addresses at which all hosts of the cluster are dialled.
 type Service struct {
@@ -46,6 +82,9 @@ type Service struct {
 	// Former marks endpoints that the service had and no longer has: flows that
 	// peers serve go on, and new ones are served here, whatever the policy says.
 	Former bool
+	// Reply is how this host answers the flows that peers hand to it. The host's
+	// wiring sees to it; the engine does the same in all modes.
+	Reply ReplyMode
 }
 
 // last returns the last port of the range.

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"net/netip"
 	"time"
+
+	"github.com/carom-dpr/carom/dpr"
 )
 
 // Config says what to wire. TUN and Services are required.
@@ -57,6 +59,12 @@ type Service struct {
 	Port, PortEnd uint16
 	// Addrs are the addresses that clients dial on this host.
 	Addrs []netip.Addr
+	// Reply is how this host answers the connections that peers redirect to it.
+	// ReplyRewritten gives redirected packets the first of Addrs in their family, so
+	// that they reach servers that are bound to it, and its answers the dialled
+	// address, by rules of nftables: it costs connection tracking of all that passes
+	// the host.
+	Reply dpr.ReplyMode
 }
 
 // Stats counts the packets that the capture program has seen since Open, by what

@@ -27,6 +27,8 @@ type Net struct {
 	beat    heart
 
 	mu       sync.Mutex
+	services []Service // for what the capture program does not know of them
+	rewrite  rewriter
 	settings []setting           // changed by Open, restored by Close
 	aliases  map[netip.Addr]bool // those that are to be
 	added    map[netip.Addr]bool // those that have an address on the TUN
@@ -45,13 +47,17 @@ func Open(cfg Config) (*Net, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Net{cfg: cfg, aliases: map[netip.Addr]bool{}, added: map[netip.Addr]bool{}}
+	n := newNet(cfg)
 	for _, step := range n.steps() {
 		if err := step(); err != nil {
 			return nil, errors.Join(fmt.Errorf("hostnet: %w", err), n.Close())
 		}
 	}
 	return n, nil
+}
+
+func newNet(cfg Config) *Net {
+	return &Net{cfg: cfg, services: cfg.Services, aliases: map[netip.Addr]bool{}, added: map[netip.Addr]bool{}}
 }
 
 // steps are what Open does, in order. Close undoes as many as were done.
@@ -78,7 +84,14 @@ func (n *Net) SetServices(services []Service) error {
 	if n.closed {
 		return fmt.Errorf("hostnet: SetServices: %w", os.ErrClosed)
 	}
-	return n.capture.setEndpoints(want)
+	if err := n.capture.setEndpoints(want); err != nil {
+		return err
+	}
+	n.services = slices.Clone(services)
+	if err := n.syncRewriting(); err != nil {
+		return fmt.Errorf("hostnet: SetServices: %w", err)
+	}
+	return nil
 }
 
 // Stats returns the capture program's counters.
@@ -127,7 +140,7 @@ func (n *Net) Close() error {
 	if n.nl != nil {
 		n.nl.Close()
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, n.rewrite.close())...)
 }
 
 // findInterfaces opens the netlink sockets and finds the interfaces.

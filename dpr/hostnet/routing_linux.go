@@ -114,13 +114,7 @@ func (n *Net) syncRouting() error {
 		return err
 	}
 	for _, f := range families {
-		var aliases []netip.Addr
-		for a := range n.aliases {
-			if f.is(a) {
-				aliases = append(aliases, a)
-			}
-		}
-		slices.SortFunc(aliases, netip.Addr.Compare)
+		aliases := n.aliasesOf(f.is)
 		if err := n.syncDelivery(f.id, aliases); err != nil {
 			return err
 		}
@@ -131,7 +125,21 @@ func (n *Net) syncRouting() error {
 			return err
 		}
 	}
+	if err := n.syncRewriting(); err != nil {
+		return err
+	}
 	return n.addAddrs()
+}
+
+// aliasesOf returns the aliases of one family in order.
+func (n *Net) aliasesOf(is func(netip.Addr) bool) (list []netip.Addr) {
+	for a := range n.aliases {
+		if is(a) {
+			list = append(list, a)
+		}
+	}
+	slices.SortFunc(list, netip.Addr.Compare)
+	return list
 }
 
 // syncDelivery keeps the table that makes aliases local.
@@ -157,30 +165,49 @@ func (n *Net) syncReplies(family, headers int, wanted bool) error {
 	if !wanted {
 		return n.syncTable(family, n.cfg.Table+1, nil)
 	}
-	routes, err := n.routes(family, unix.RT_TABLE_MAIN)
+	routes, err := n.mainRoutes(family)
 	if err != nil {
 		return err
 	}
+	var want []netlink.Route
+	for _, r := range routes {
+		r.Table, r.Protocol = n.cfg.Table+1, protocol
+		if size := r.mtu - n.cfg.Overhead - headers; size > 0 && (r.AdvMSS == 0 || size < r.AdvMSS) {
+			r.AdvMSS = size
+		}
+		want = append(want, r.Route)
+	}
+	return n.syncTable(family, n.cfg.Table+1, want)
+}
+
+// A mainRoute is a route of the main table and its MTU in bytes, 0 if it leads
+// nowhere.
+type mainRoute struct {
+	netlink.Route
+	mtu int
+}
+
+// mainRoutes lists the main table but for what leads to the TUN.
+func (n *Net) mainRoutes(family int) ([]mainRoute, error) {
+	routes, err := n.routes(family, unix.RT_TABLE_MAIN)
+	if err != nil {
+		return nil, err
+	}
 	links, err := listed(n.nl.LinkList)
 	if err != nil {
-		return fmt.Errorf("list interfaces: %w", err)
+		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
 	mtu := map[int]int{}
 	for _, l := range links {
 		mtu[l.Attrs().Index] = l.Attrs().MTU
 	}
-	var want []netlink.Route
+	var list []mainRoute
 	for _, r := range routes {
-		if r.LinkIndex == n.tun.Attrs().Index {
-			continue
+		if r.LinkIndex != n.tun.Attrs().Index {
+			list = append(list, mainRoute{r, routeMTU(r, mtu)})
 		}
-		r.Table, r.Protocol = n.cfg.Table+1, protocol
-		if size := routeMTU(r, mtu) - n.cfg.Overhead - headers; size > 0 && (r.AdvMSS == 0 || size < r.AdvMSS) {
-			r.AdvMSS = size
-		}
-		want = append(want, r)
 	}
-	return n.syncTable(family, n.cfg.Table+1, want)
+	return list, nil
 }
 
 // routeMTU returns the MTU of a route in bytes, 0 if it leads nowhere.

@@ -20,6 +20,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/carom-dpr/carom/dpr"
 	"github.com/carom-dpr/carom/dpr/tun"
 	"github.com/carom-dpr/carom/internal/lab"
 )
@@ -85,6 +86,9 @@ func dump(t *testing.T, h *lab.Host) []string {
 		}
 		return nil
 	}))
+	for name, use := range tables(t, h) {
+		add("nftables %s %d", name, use)
+	}
 	slices.Sort(all)
 	return all
 }
@@ -134,7 +138,7 @@ func TestCloseRestoresEverything(t *testing.T) {
 			openTUN(t, w.a, "carom0")
 			require.NoError(t, w.a.SetSysctl("net.ipv4.conf.eth0.arp_ignore", "0"))
 			before := dump(t, w.a)
-			n, err := open(w.a, Config{TUN: "carom0", Services: services(w.a), noTCX: noTCX})
+			n, err := open(w.a, Config{TUN: "carom0", Services: rewritten(w.a), noTCX: noTCX})
 			require.NoError(t, err)
 			require.NoError(t, n.SetAliases(addrs(w.b)))
 			require.NotEqual(t, before, dump(t, w.a))
@@ -158,7 +162,7 @@ func TestOpenUndoesEachStep(t *testing.T) {
 	cfg, err := Config{TUN: "carom0", Services: services(w.a)}.withDefaults()
 	require.NoError(t, err)
 	for done := range len((&Net{}).steps()) + 1 {
-		n := &Net{cfg: cfg, aliases: map[netip.Addr]bool{}, added: map[netip.Addr]bool{}}
+		n := newNet(cfg)
 		require.NoError(t, w.a.Do(func() error {
 			for _, step := range n.steps()[:done] {
 				if err := step(); err != nil {
@@ -181,7 +185,7 @@ func TestOpenUndoesHalfACapture(t *testing.T) {
 		require.NoError(t, w.a.Netlink().LinkAdd(gone))
 		cfg, err := Config{TUN: "carom0", Interfaces: []string{"eth0", "gone"}, Services: services(w.a), noTCX: noTCX}.withDefaults()
 		require.NoError(t, err)
-		n := &Net{cfg: cfg, aliases: map[netip.Addr]bool{}, added: map[netip.Addr]bool{}}
+		n := newNet(cfg)
 		steps := n.steps()
 		require.NoError(t, w.a.Do(func() error {
 			for i, step := range steps {
@@ -290,7 +294,7 @@ func runChild() {
 	fail(err)
 	n, err := Open(Config{
 		TUN: "carom0", noTCX: os.Getenv(childEnv+"_NO_TCX") != "",
-		Services: []Service{{Protocol: protocolTCP, Port: port, Addrs: []netip.Addr{own}}},
+		Services: []Service{{Protocol: protocolTCP, Port: port, Addrs: []netip.Addr{own}, Reply: dpr.ReplyRewritten}},
 	})
 	fail(err)
 	fail(n.SetAliases([]netip.Addr{netip.MustParseAddr("10.1.0.3"), netip.MustParseAddr("fd01::3")}))
@@ -337,6 +341,7 @@ func TestStartAfterKill(t *testing.T) {
 
 			left := dump(t, w.a)
 			require.NotEqual(t, before, left, "a killed process leaves rules behind")
+			require.NotEmpty(t, tables(t, w.a))
 			// They do no harm: the host serves, and reaches the owner of the alias.
 			serveEcho(t, w.a, ":80")
 			serveEcho(t, w.b, ":80")
