@@ -9,6 +9,7 @@ import (
 	"image/png"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -123,20 +124,48 @@ func TestWrongArguments(t *testing.T) {
 		{"no values", []string{"-sweep", "period"}, "FIELD=VALUE"},
 		{"no regular expression", []string{"-check", "-only", "("}, "missing closing )"},
 		{"no such file", []string{"nowhere.json"}, "nowhere.json"},
+		{"no hosts", []string{"-hosts", "0"}, "hosts=0: it cannot be zero; leave it out for the default, 10"},
+		{"no length", []string{"-length", "0"}, "length=0"},
+		{"no load", []string{"-load", "0.0"}, "load=0.0"},
+		{"no warm-up is -1", []string{"-warm", "0"}, "warm=0"},
+		{"no hosts in a sweep", []string{"-sweep", "hosts=10 0"}, "hosts=0"},
+		{"no connections", []string{"-conns", "0"}, "-conns=0: it must be above 0"},
+		{"no seeds", []string{"-check", "-seeds", "0"}, "-seeds=0"},
+		{"no folder for CSV", []string{"-csv", "nowhere/a.csv"}, "nowhere/a.csv"},
+		{"no folder for JSON", []string{"-json", "nowhere/a.json"}, "nowhere/a.json"},
+		{"no folder for a plot", []string{"-plot", "nowhere/a.svg"}, "nowhere/a.svg"},
+		{"no folder for scaling", []string{"-scaling", "nowhere/a.svg"}, "nowhere/a.svg"},
+		{"no folder for a profile", []string{"-cpuprofile", "nowhere/cpu"}, "nowhere/cpu"},
+		{"no picture", []string{"-plot", "x.gif"}, "must end in .svg or .png"},
+		{"no picture of scaling", []string{"-scaling", "x.gif"}, "must end in .svg or .png"},
+		{"no such field along", []string{"-plot", "x.svg", "-x", "perio"}, `no field "perio"`},
+		{"no number along", []string{"-plot", "x.svg", "-x", "policy"}, "policy is not a number"},
+		{"no such column", []string{"-plot", "x.svg", "-x", "period", "-y", "speed"}, `no column "speed"`},
+		{"no such line along time", []string{"-plot", "x.svg", "-y", "p99"}, "along time"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			status, _, log := simulate(tt.args...)
-			require.Equal(t, 2, status)
+			status, out, log := simulate(tt.args...)
+			require.Equal(t, 2, status, log)
+			require.Empty(t, out)
 			require.Contains(t, log, tt.says)
 		})
 	}
 	status, _, log := simulate("-check", "-only", "figure 0")
 	require.Equal(t, 1, status)
 	require.Contains(t, log, "no figure is called figure 0")
-	status, _, log = simulate("-length", "5", "-plot", "x.gif")
-	require.Equal(t, 1, status)
-	require.Contains(t, log, "must end in .svg or .png")
+}
+
+// TestUsage checks that each field of a scenario has a flag that is explained, and
+// that nothing else is.
+func TestUsage(t *testing.T) {
+	status, _, log := simulate("-help")
+	require.Zero(t, status)
+	for name, text := range usage {
+		require.Contains(t, log, "-"+name)
+		require.NotEmpty(t, text)
+	}
+	require.Len(t, usage, reflect.TypeFor[sim.Scenario]().NumField())
 }
 
 func TestLogTicks(t *testing.T) {

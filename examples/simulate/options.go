@@ -8,6 +8,8 @@ import (
 	"reflect"
 	"regexp"
 	"runtime/pprof"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/carom-dpr/carom/internal/sim"
@@ -36,7 +38,7 @@ func parseOptions(args []string, log io.Writer) (*options, error) {
 	fs := flag.NewFlagSet("simulate", flag.ContinueOnError)
 	fs.SetOutput(log)
 	fs.BoolVar(&o.check, "check", false, "compare the simulator with the figures of the literature")
-	fs.IntVar(&o.seeds, "seeds", 3, "for -check: how many seeds each figure must come out with")
+	fs.IntVar(&o.seeds, "seeds", 3, "for -check: `NUMBER` of seeds that each figure must come out with")
 	fs.Func("only", "for -check: only the figures whose names match this `REGEXP`, such as \"§6.4 n=10 \"", func(text string) (err error) {
 		o.only, err = regexp.Compile(text)
 		return err
@@ -46,12 +48,15 @@ func parseOptions(args []string, log io.Writer) (*options, error) {
 	var extra study
 	var sweeps lists
 	fs.Var(&sweeps, "sweep", "play each of a field's values, as in `\"FIELD=VALUE VALUE ...\"`; may be repeated")
-	fs.Float64Var(&extra.Conns, "conns", 0, "as long as it takes for so many connections, instead of -length")
+	fs.Float64Var(&extra.Conns, "conns", 0, "as long as it takes for this `NUMBER` of connections, instead of -length")
 	fs.StringVar(&extra.CSV, "csv", "", "write results to this `FILE`; - is the standard output")
 	fs.StringVar(&extra.JSON, "json", "", "write results with their series to this `FILE`; - is the standard output")
 	p := plotFlags(fs)
 	given := scenarioFlags(fs)
 	if err := fs.Parse(args); err != nil {
+		return nil, err
+	}
+	if err := positive(fs, "seeds", "conns"); err != nil {
 		return nil, err
 	}
 	for _, text := range sweeps {
@@ -64,7 +69,64 @@ func parseOptions(args []string, log io.Writer) (*options, error) {
 	if p.File != "" {
 		extra.Plots = []figure{*p}
 	}
-	return o, o.read(fs.Args(), extra, *given)
+	if err := o.read(fs.Args(), extra, *given); err != nil {
+		return nil, err
+	}
+	return o, o.writable()
+}
+
+// positive returns an error if one of the flags is given and not above 0, which
+// elsewhere stands for its absence.
+func positive(fs *flag.FlagSet, names ...string) (err error) {
+	fs.Visit(func(f *flag.Flag) {
+		if x, _ := strconv.ParseFloat(f.Value.String(), 64); slices.Contains(names, f.Name) && !(x > 0) {
+			err = fmt.Errorf("-%s=%s: it must be above 0", f.Name, f.Value)
+		}
+	})
+	return err
+}
+
+// writable checks that what is asked for can be written, so that no run is in vain.
+func (o *options) writable() error {
+	files := []string{o.cpu, o.scaling}
+	if o.scaling != "" {
+		if err := drawable(o.scaling); err != nil {
+			return err
+		}
+	}
+	for i := range o.studies {
+		s := &o.studies[i]
+		files = append(files, s.CSV, s.JSON)
+		for k := range s.Plots {
+			if err := s.Plots[k].check(s); err != nil {
+				return err
+			}
+			files = append(files, s.Plots[k].File)
+		}
+	}
+	for _, name := range files {
+		if err := writable(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writable returns an error if a file cannot be written. It leaves the file as it is.
+func writable(name string) error {
+	if name == "" || name == "-" {
+		return nil
+	}
+	_, missing := os.Stat(name)
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o666)
+	if err != nil {
+		return err
+	}
+	f.Close()
+	if missing != nil {
+		return os.Remove(name)
+	}
+	return nil
 }
 
 // plotFlags makes the flags of a plot.
@@ -114,11 +176,10 @@ func scenarioFlags(fs *flag.FlagSet) *[]assignment {
 			*given = append(*given, a)
 			return a.to(new(sim.Scenario))
 		}
-		usage := fmt.Sprintf("the scenario's %s, a `%s`", of.Field(i).Name, of.Field(i).Type)
 		if of.Field(i).Type.Kind() == reflect.Bool {
-			fs.BoolFunc(name, usage, set)
+			fs.BoolFunc(name, usage[name], set)
 		} else {
-			fs.Func(name, usage, set)
+			fs.Func(name, usage[name], set)
 		}
 	}
 	return given

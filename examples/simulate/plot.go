@@ -53,6 +53,32 @@ type panel struct {
 	curves []curve
 }
 
+// check returns an error if the plot cannot be made of a study's results.
+func (f *figure) check(s *study) error {
+	if err := drawable(f.File); err != nil {
+		return err
+	}
+	list, err := s.scenarios()
+	if err != nil {
+		return err
+	}
+	for i := range list {
+		// A result of one point stands for those that are to come.
+		if _, err := f.points(&sim.Result{Scenario: list[i].WithDefaults(), Series: make([]sim.Point, 1)}); err != nil {
+			return fmt.Errorf("plot %s: %w", f.File, err)
+		}
+	}
+	return nil
+}
+
+// drawable returns an error if a file's name is not that of a picture.
+func drawable(file string) error {
+	if ext := filepath.Ext(file); ext != ".svg" && ext != ".png" {
+		return fmt.Errorf("plot %s: the name must end in .svg or .png", file)
+	}
+	return nil
+}
+
 func (f *figure) draw(s *study, results []sim.Result) error {
 	panels, err := f.panels(s, results)
 	if err != nil {
@@ -115,6 +141,9 @@ func (f *figure) points(r *sim.Result) (points plotter.XYs, err error) {
 		y, err := columnOf(f.y())
 		if err != nil {
 			return nil, err
+		}
+		if _, known := usage[f.X]; !known {
+			return nil, fmt.Errorf("there is no field %q to plot along", f.X)
 		}
 		x, err := strconv.ParseFloat(valueOf(r.Scenario, f.X), 64)
 		if err != nil {
@@ -266,13 +295,10 @@ func save(file string, plots []*plot.Plot) error {
 		vg.CanvasSizer
 		vg.CanvasWriterTo
 	}
-	switch filepath.Ext(file) {
-	case ".svg":
-		canvas = vgsvg.New(w, h)
-	case ".png":
+	if filepath.Ext(file) == ".png" {
 		canvas = vgimg.PngCanvas{Canvas: vgimg.New(w, h)}
-	default:
-		return fmt.Errorf("plot %s: the name must end in .svg or .png", file)
+	} else {
+		canvas = vgsvg.New(w, h)
 	}
 	tiles := draw.Tiles{Rows: down, Cols: across, PadX: vg.Points(8), PadY: vg.Points(8)}
 	at := draw.New(canvas)

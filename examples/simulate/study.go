@@ -38,8 +38,19 @@ type axis struct {
 // An assignment gives a field of a scenario, by its name in JSON, a value.
 type assignment struct{ field, value string }
 
-// to assigns. What is not JSON is taken as text.
+// to assigns. What is not JSON is taken as text. A zero that would silently become
+// a default is an error.
 func (a assignment) to(sc *sim.Scenario) error {
+	if err := a.parse(sc); err != nil {
+		return fmt.Errorf("%s=%s: %w", a.field, a.value, err)
+	}
+	if has, def := valueOf(*sc, a.field), valueOf(sc.WithDefaults(), a.field); has == "0" && def != "0" {
+		return fmt.Errorf("%s=%s: it cannot be zero; leave it out for the default, %s", a.field, a.value, def)
+	}
+	return nil
+}
+
+func (a assignment) parse(sc *sim.Scenario) error {
 	var last error
 	for _, value := range []string{a.value, quote(a.value)} {
 		if !json.Valid([]byte(value)) {
@@ -50,7 +61,7 @@ func (a assignment) to(sc *sim.Scenario) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s=%s: %w", a.field, a.value, last)
+	return last
 }
 
 func quote(s string) string {

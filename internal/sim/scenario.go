@@ -106,13 +106,16 @@ type Scenario struct {
 // as usual, of which those that are more than usual all dial the first host, as
 // if one cached answer of the DNS was in everybody's hands. Zero Times is no crowd.
 type Crowd struct {
-	At    float64 `json:"at"`
-	For   float64 `json:"for"`
+	// At is when they begin to come, For how long they do.
+	At  float64 `json:"at"`
+	For float64 `json:"for"`
+	// Times is how many connections there are, in those without a crowd.
 	Times float64 `json:"times"`
 }
 
 // An Event happens to Count hosts from Host on, at a time.
 type Event struct {
+	// At is when, Host the index of the first host.
 	At   float64 `json:"at"`
 	Host int     `json:"host"`
 	// Count is how many hosts; 0 means one.
@@ -141,8 +144,8 @@ const (
 // than the connections of a host.
 const defaultKnown = 16
 
-// withDefaults fills in what zero fields stand for.
-func (sc Scenario) withDefaults() Scenario {
+// WithDefaults returns the scenario with what its zero fields stand for filled in.
+func (sc Scenario) WithDefaults() Scenario {
 	sc.Hosts = orInt(sc.Hosts, 10)
 	sc.Policy = orString(sc.Policy, "home-or-other")
 	sc.Length = orFloat(sc.Length, 1000)
@@ -199,7 +202,7 @@ func orString(s, def string) string {
 
 // Validate returns an error that names each field that cannot be simulated.
 func (sc Scenario) Validate() error {
-	sc = sc.withDefaults()
+	sc = sc.WithDefaults()
 	_, policy := sc.policy()
 	_, service := parseService(sc.Service)
 	_, entry := parseEntry(sc.Entry, sc.Hosts)
@@ -304,6 +307,6 @@ func (sc *Scenario) rate() float64 {
 // Conns is the number of connections that the scenario is expected to have, its
 // crowd not counted.
 func (sc Scenario) Conns() float64 {
-	sc = sc.withDefaults()
+	sc = sc.WithDefaults()
 	return sc.rate() * sc.Length
 }

@@ -95,7 +95,7 @@ func newSimulation(sc Scenario) (*simulation, error) {
 	if err := sc.Validate(); err != nil {
 		return nil, err
 	}
-	sc = sc.withDefaults()
+	sc = sc.WithDefaults()
 	s := &simulation{
 		sc: sc, length: lifetimes(sc.Length), random: newStreams(sc.Seed), conns: conns{free: none},
 		gap: time.Duration(float64(time.Second) / (sc.rate() * sc.Crowd.Times)), slots: max(sc.Slots, 1),
