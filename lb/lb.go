@@ -77,7 +77,14 @@ type Host struct {
 // Resources holds the used shares of a host's resources, from 0 (idle) to 1
 // (exhausted). A negative value means unknown.
 type Resources struct {
-	CPU, Memory, Disk, Network float32
+	// CPU is the share of the processors' time that is used.
+	CPU float32
+	// Memory is the share of the memory that cannot be had without swapping.
+	Memory float32
+	// Disk is the share of the disks' time that is used.
+	Disk float32
+	// Network is the share of the links' bandwidth that is used.
+	Network float32
 }
 
 // Flags is the state of a host as a set of bits.
@@ -123,6 +130,7 @@ func (h *Host) Eligible() bool {
 // but for the counters that its hosts point to. Hosts are sorted by ID, so hosts
 // that agree on the membership agree on the indexes.
 type Snapshot struct {
+	// Hosts are all members that the chooser knows, eligible or not.
 	Hosts []Host
 	// Self is the index of the chooser's own host, -1 on a router that serves
 	// nothing itself.
@@ -167,7 +175,7 @@ type Action uint8
 const (
 	// Serve leaves the connection to the chooser's own host.
 	Serve Action = iota
-	// Send hands it to the host of the choice.
+	// Send hands it to the choice's host.
 	Send
 	// Refuse turns it away.
 	Refuse
@@ -175,21 +183,28 @@ const (
 
 // A Choice is a picker's answer. The zero Choice serves the connection here.
 type Choice struct {
+	// Do is what to do with the connection.
 	Do Action
-	// Host is the index of the chosen host in the snapshot, for Send.
+	// Host is the index of the chosen host in the snapshot, for Send. It is never
+	// the chooser's own: serving there is Serve.
 	Host int
 }
 
-// A Policy builds pickers. Build is called off the packet path, whenever there
-// is a new snapshot; it may allocate, and must not keep the snapshot's slice for
-// writing.
+// A Policy is a way to choose, with its parameters. Those that remember something
+// from one snapshot to the next say so and are used by pointer, one for each
+// service.
 type Policy interface {
+	// Build makes a picker for a snapshot. It is called off the packet path,
+	// whenever there is a new one, and by several goroutines at once if they share
+	// the policy; it may allocate. The picker keeps the snapshot's hosts, which
+	// nobody may write to from then on.
 	Build(s *Snapshot) Picker
 }
 
-// A Picker chooses for one connection after another. Pick is called by several
-// goroutines at once; it neither blocks nor allocates. now is the time since an
-// origin of the caller's, only differences mean anything.
+// A Picker chooses for one connection after another, by one snapshot.
 type Picker interface {
+	// Pick chooses for the connection f. Several goroutines call it at once; it
+	// neither blocks nor allocates. now is the time since an origin of the
+	// caller's, on the clock of Snapshot.Taken; only differences mean anything.
 	Pick(f Flow, now time.Duration) Choice
 }
