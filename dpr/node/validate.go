@@ -4,7 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/carom-dpr/carom/dpr"
@@ -63,13 +66,42 @@ func (c *Config) validateNetwork() error {
 		if !to.Addr().IsValid() || to.Addr().IsUnspecified() || to.Port() == 0 {
 			return fmt.Errorf("Report[%d] is %v: give an address and a port to send reports to", i, to)
 		}
+		if c.Addr.Unmap().Is4() && to.Addr().Unmap().Is6() { // reports leave by a socket of Addr's family
+			return fmt.Errorf("Report[%d] %v is IPv6 and Addr %v is not: give IPv4 addresses, or an Addr of IPv6", i, to, c.Addr)
+		}
 	}
 	for i, p := range c.AliasPrefixes {
 		if !p.IsValid() {
 			return fmt.Errorf("AliasPrefixes[%d] is %v: give an address and a prefix length", i, p)
 		}
 	}
+	return c.validateInterfaces()
+}
+
+func (c *Config) validateInterfaces() error {
+	if c.Interface != "" && !isLinkName(c.Interface) {
+		return fmt.Errorf("Interface %q: give the name of a network interface", c.Interface)
+	}
+	for i, name := range c.Interfaces {
+		switch {
+		case name == "":
+			return fmt.Errorf("Interfaces[%d] is empty: give the name of a network interface", i)
+		case !isLinkName(name):
+			return fmt.Errorf("Interfaces[%d] %q: give the name of a network interface", i, name)
+		case slices.Contains(c.Interfaces[:i], name):
+			return fmt.Errorf("Interfaces[%d] %q is there twice: remove one", i, name)
+		}
+	}
 	return nil
+}
+
+// maxLinkName is how long the name of an interface may be on Linux, in bytes:
+// IFNAMSIZ less the zero byte.
+const maxLinkName = 15
+
+// isLinkName reports whether an interface can have the name.
+func isLinkName(name string) bool {
+	return len(name) <= maxLinkName && !strings.ContainsFunc(name, func(r rune) bool { return r == '/' || unicode.IsSpace(r) })
 }
 
 func (c *Config) validateKeys() error {

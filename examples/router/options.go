@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -38,6 +39,9 @@ func parseOptions(args []string, errs io.Writer) (o options, err error) {
 	}
 	if fs.NArg() > 0 {
 		return o, fmt.Errorf("argument %q: there are only flags, see -help", fs.Arg(0))
+	}
+	if o.check && o.flows {
+		return o, errors.New("-check and -flows are two things: give one of them")
 	}
 	if o.listen, err = netip.ParseAddrPort(*listen); err != nil {
 		return o, fmt.Errorf("-listen %q: give an address and a port, such as %s", *listen, defaultListen)

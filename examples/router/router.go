@@ -44,8 +44,11 @@ func serve(ctx context.Context, o options, open opener, reload <-chan os.Signal,
 	}
 	r.log.Info("router runs", "id", r.node.Status().ID, "http", ln.Addr())
 	err = r.run(ctx, ln, reload)
-	r.log.Info("router has ended", "err", err)
-	return err
+	if err != nil {
+		return err // which main tells
+	}
+	r.log.Info("router has ended")
+	return nil
 }
 
 // An opener makes a node, as node.Open does.
@@ -61,7 +64,7 @@ func newRouter(o options, open opener, log *slog.Logger) (*router, error) {
 	s.Logger = log
 	r.policies = s.keep(nil, r.metrics.decisions)
 	if r.node, err = open(s.Config); err != nil {
-		return nil, err
+		return nil, s.locate(err)
 	}
 	r.metrics.reloaded(nil)
 	r.metrics.follow(r.node)

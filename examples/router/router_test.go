@@ -98,17 +98,17 @@ func TestBadReloadChangesNothing(t *testing.T) {
 	}
 	// What is right in itself, but not for a router that runs.
 	for _, tt := range []struct{ old, new, says string }{
-		{"id: a", "id: b", ":1: node: ID cannot change from a to b while the node runs: restart it"},
-		{"192.0.2.11", "192.0.2.99", ":2: node: Addr cannot change"},
-		{"period: 500ms", "period: 1s", ":10: node: Period cannot change from 500ms to 1s"},
-		{"tunnel_port: 6080", "tunnel_port: 7", ":11: node: TunnelPort cannot change"},
-		{"tunnel_port: 6080", "report_port: 7", ": node: ReportPort cannot change"},
-		{"queues: 1", "queues: 2", ":12: node: Queues cannot change from 1 to 2"},
-		{"queues: 1", "max_flows: 7", ":12: node: MaxFlows cannot change"},
-		{"queues: 1", "interface: eth7", ":12: node: Interface cannot change"},
-		{"queues: 1", "interfaces: [eth7]", ":12: node: Interfaces cannot change"},
+		{"id: a", "id: b", ":1: id cannot change from a to b while the node runs: restart it"},
+		{"192.0.2.11", "192.0.2.99", ":2: addr cannot change"},
+		{"period: 500ms", "period: 1s", ":10: period cannot change from 500ms to 1s"},
+		{"tunnel_port: 6080", "tunnel_port: 7", ":11: tunnel_port cannot change"},
+		{"tunnel_port: 6080", "report_port: 7", ": report_port cannot change"},
+		{"queues: 1", "queues: 2", ":12: queues cannot change from 1 to 2"},
+		{"queues: 1", "max_flows: 7", ":12: max_flows cannot change"},
+		{"queues: 1", "interface: eth7", ":12: interface cannot change"},
+		{"queues: 1", "interfaces: [eth7]", ":12: interfaces cannot change"},
 		{"port: 80", "port: 80\n    protocol: udp", "cannot change from tcp to udp"},
-		{"{id: 1, ", "{id: 2, ", ":7: node: Keys: from key 1 to key 2 in one step"},
+		{"{id: 1, ", "{id: 2, ", ":7: keys: from key 1 to key 2 in one step"},
 		{"keys:\n  - {id: 1, secret: 00112233445566778899aabbccddeeff}\n", "", "whether there are any cannot change"},
 	} {
 		r.write(string(bad(t, tt.old, tt.new)))
@@ -252,6 +252,7 @@ func TestExitStatus(t *testing.T) {
 		{"-level loud", exitUsage, "give one of debug, info, warn, error"},
 		{"-listen 6090", exitUsage, "give an address and a port"},
 		{"-flows -listen 127.0.0.1:1", exitFailed, "does a router run here"},
+		{"-flows -check", exitUsage, "-check and -flows are two things"},
 		{"-config " + good + " -listen " + taken.Addr().String(), exitFailed, "choose another address or port"},
 	} {
 		var out, errs bytes.Buffer

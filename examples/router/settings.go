@@ -7,10 +7,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
-	"unicode"
 
 	"go.yaml.in/yaml/v3"
 
@@ -207,42 +205,4 @@ func parseSecret(text string) ([]byte, error) {
 		return nil, fmt.Errorf("give at least %d hexadecimal digits, as \"openssl rand -hex 32\" makes", 2*minSecret)
 	}
 	return secret, nil
-}
-
-// fieldOf finds the field of node.Config at the beginning of an error, serviceOf the
-// service of an error of dpr's.
-var (
-	fieldOf   = regexp.MustCompile(`^(?:node|dpr): ([A-Z]\w+)(\[\d+\]|\.[\w-]+)?`)
-	serviceOf = regexp.MustCompile(`^(?:dpr|node|loadinfo): .*?services? "([^"]*)"`)
-)
-
-// locate adds to an error of the packages below where in the file its reason is.
-func (s *settings) locate(err error) error {
-	d, line := s.doc, 0
-	if m := fieldOf.FindStringSubmatch(err.Error()); m != nil {
-		field := snake(m[1])
-		line = max(d.lines[field+strings.ReplaceAll(m[2], "-", "_")], d.lines[field])
-	} else if m := serviceOf.FindStringSubmatch(err.Error()); m != nil {
-		for i := range s.Services {
-			if s.Services[i].Name == m[1] {
-				line = d.lines[fmt.Sprintf("services[%d]", i)]
-			}
-		}
-	}
-	if line == 0 {
-		return fmt.Errorf("%s: %w", d.file, err)
-	}
-	return fmt.Errorf("%s:%d: %w", d.file, line, err)
-}
-
-// snake returns the name that a field has in the file.
-func snake(field string) string {
-	var b strings.Builder
-	for i, r := range field {
-		if unicode.IsUpper(r) && i > 0 {
-			b.WriteByte('_')
-		}
-		b.WriteRune(unicode.ToLower(r))
-	}
-	return strings.ReplaceAll(b.String(), "i_d", "id")
 }

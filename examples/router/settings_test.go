@@ -121,16 +121,16 @@ var badSettings = []struct{ name, old, new, where, says, remedy string }{
 	{"a field of another kind", "period: 500ms", "period: [1]", "f:10: period", "this is a list", "give one value"},
 	{"a list of fields", "report: 192.0.2.255:6082", "report: {a: b}", "f:6: report", "these are fields", "give one value"},
 	{"a word for a service", "  - name: web\n    port: 80", "  - web", "f:4: services[0]", `"web"`, "give fields"},
-	{"no address", "addr: 192.0.2.11\n", "", "f: ", "Addr", "give the unicast address"},
+	{"no address", "addr: 192.0.2.11\n", "", "f: addr", "is missing", "give the unicast address"},
 	{"a name for an address", "addr: 192.0.2.11", "addr: example.org", "f:2: addr", `"example.org"`, "give an IPv4 or IPv6 address"},
 	{"a zone", "addr: 192.0.2.11", "addr: fe80::1%eth0", "f:2: addr", "fe80::1%eth0", "give an IPv4 or IPv6 address"},
-	{"a loopback address", "addr: 192.0.2.11", "addr: 127.0.0.1", "f:2: ", "Addr 127.0.0.1", "give the unicast address"},
-	{"a group's address", "addr: 192.0.2.11", "addr: 224.0.0.1", "f:2: ", "Addr 224.0.0.1", "give the unicast address"},
-	{"no services", "services:\n  - name: web\n    port: 80\n", "", "f: ", "Services is empty", "give at least one"},
-	{"a service without a name", "  - name: web\n    port: 80", "  - port: 80", "f:4: ", "Name is empty", "give"},
+	{"a loopback address", "addr: 192.0.2.11", "addr: 127.0.0.1", "f:2: ", "addr 127.0.0.1", "give the unicast address"},
+	{"a group's address", "addr: 192.0.2.11", "addr: 224.0.0.1", "f:2: ", "addr 224.0.0.1", "give the unicast address"},
+	{"no services", "services:\n  - name: web\n    port: 80\n", "", "f: ", "services is empty", "give at least one"},
+	{"a service without a name", "  - name: web\n    port: 80", "  - port: 80", "f:4: ", "name is empty", "give"},
 	{"a name twice", "    port: 80", "    port: 80\n  - {name: web, port: 81}", "f:6: ", "twice", ""},
 	{"a port twice", "    port: 80", "    port: 80-90\n  - {name: b, port: 85}", "f:6: ", "85", "give"},
-	{"no port", "    port: 80\n", "", "f:4: ", "Port is 0", "give the port that clients dial"},
+	{"no port", "    port: 80\n", "", "f:4: ", "port is 0", "give the port that clients dial"},
 	{"a port by name", "port: 80", "port: http", "f:5: services[0].port", `"http"`, "give a port from 1 to 65535"},
 	{"port 0", "port: 80", "port: 0", "f:5: services[0].port", `"0"`, "give a port from 1 to 65535"},
 	{"a port too high", "port: 80", "port: 65536", "f:5: services[0].port", `"65536"`, "give a port from 1 to 65535"},
@@ -143,7 +143,7 @@ var badSettings = []struct{ name, old, new, where, says, remedy string }{
 	{"a service's weight", "    port: 80", "    port: 80\n    weight: -1", "f:6: services[0].weight", `"-1"`, "give a number from 0 to 65535"},
 	{"a second document", "queues: 1", "queues: 1\n---\nwieght: 9", "f:", "a second document", "give one"},
 	{"a rate of nothing", "queues: 1", "syn_rate: 0", "f:12: syn_rate", "0", "give"},
-	{"no report", "report: 192.0.2.255:6082\n", "", "f: ", "Report is empty", "give"},
+	{"no report", "report: 192.0.2.255:6082\n", "", "f: ", "report is empty", "give"},
 	{"a report without a port", "192.0.2.255:6082", "192.0.2.255", "f:6: report", `"192.0.2.255"`, "give an address and the report port"},
 	{"a report to nobody", "192.0.2.255:6082", "0.0.0.0:6082", "f:6: report", `"0.0.0.0:6082"`, "give an address and the report port"},
 	{"a key without a number", "{id: 1, ", "{", "f:8: keys[0].id", "is missing", "number the cluster's keys from 1"},
@@ -153,18 +153,23 @@ var badSettings = []struct{ name, old, new, where, says, remedy string }{
 	{"a secret's file", "secret: 00112233445566778899aabbccddeeff", "file: /nowhere", "f:8: keys[0].file", "no such file", "name a file that can be read"},
 	{"a secret and a file", "{id: 1, ", "{id: 1, file: /nowhere, ", "f:8: keys[0].file", "there is a secret", "give one of both"},
 	{"key 0", "id: 1,", "id: 0,", "f:8: keys[0].id", `"0"`, "give a number from 1 to 255"},
-	{"a key twice", "keys:\n", "keys:\n  - {id: 1, secret: ffeeddccbbaa99887766554433221100}\n", "f:7: ", "ID 1", ""},
+	{"a key twice", "keys:\n", "keys:\n  - {id: 1, secret: ffeeddccbbaa99887766554433221100}\n", "f:7: ", "id 1", ""},
 	{"a weight", "weight: 100", "weight: heavy", "f:9: weight", `"heavy"`, "give a number from 0 to 65535"},
 	{"a weight too high", "weight: 100", "weight: 65536", "f:9: weight", `"65536"`, "give a number from 0 to 65535"},
 	{"a time without a unit", "period: 500ms", "period: 500", "f:10: period", `"500"`, "give a time with its unit"},
 	{"a time backwards", "period: 500ms", "period: -1s", "f:10: period", `"-1s"`, "give a time with its unit"},
-	{"a period too short", "period: 500ms", "period: 1ms", "f:10: ", "Period 1ms", "to 1m0s"},
-	{"equal ports", "tunnel_port: 6080", "tunnel_port: 6082", "f:11: ", "TunnelPort and ReportPort are both 6082", "give different ports"},
+	{"a period too short", "period: 500ms", "period: 1ms", "f:10: ", "period 1ms", "to 1m0s"},
+	{"equal ports", "tunnel_port: 6080", "tunnel_port: 6082", "f:11: ", "tunnel_port and report_port are both 6082", "give different ports"},
 	{"no queue", "queues: 1", "queues: 0", "f:12: queues", `"0"`, "give a number from 1 to 256"},
 	{"flows", "queues: 1", "max_flows: 1e6", "f:12: max_flows", `"1e6"`, "give a number from 1"},
+	{"an interface without a name", "queues: 1", "interfaces: [\"\", eth0]", "f:12: interfaces[0]", "is empty", "give the name"},
+	{"an interface twice", "queues: 1", "interfaces: [eth0, eth1, eth0]", "f:12: interfaces[2]", `"eth0" is there twice`, "remove one"},
+	{"no interface's name", "queues: 1", "interface: \"eth 0\"", "f:12: interface", `"eth 0"`, "give the name"},
+	{"an interface's name that is too long", "queues: 1", "interfaces: [abcdefghijklmnop]", "f:12: interfaces", "abcdefghijklmnop", "give the name"},
+	{"reports by IPv6 from IPv4", "192.0.2.255:6082", "\"[2001:db8::2]:6082\"", "f:6: report[0]", "[2001:db8::2]:6082", "give IPv4 addresses"},
 	{"a prefix", "queues: 1", "alias_prefixes: [192.0.2.0]", "f:12: alias_prefixes[0]", `"192.0.2.0"`, "give a prefix"},
 	{"a timeout", "closing: 4m", "closing: 0s", "f:14: timeouts.closing", `"0s"`, "give a time with its unit"},
-	{"a timeout too long", "closing: 4m", "closing: 1000h", "f:14: ", "Timeouts.closing", "must be between"},
+	{"a timeout too long", "closing: 4m", "closing: 1000h", "f:14: ", "timeouts.closing", "must be between"},
 }
 
 func TestBadSettings(t *testing.T) {
@@ -179,6 +184,8 @@ func TestBadSettings(t *testing.T) {
 			require.ErrorContains(t, err, tt.remedy)
 			require.NotContains(t, err.Error(), "horse", "secrets are not repeated")
 			require.NotContains(t, err.Error(), "\n", "one mistake, one line")
+			require.NotRegexp(t, `\b(node|dpr|loadinfo): |\b(ID|Addrs?|Services|Report|Keys|Period|Port|PortEnd|Name|Proto|Timeouts|[A-Z][a-z]+[A-Z]\w+)\b`,
+				err.Error(), "the file's words, not Go's")
 		})
 	}
 }
