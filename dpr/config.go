@@ -108,6 +108,10 @@ type Config struct {
 	TrackLocal bool
 	// Timeouts are the idle times after which flows are forgotten.
 	Timeouts Timeouts
+	// Confirm has the engine keep Questions for peers, about redirected flows that
+	// have been silent; the answers come by Answer. Leave it off where nobody takes
+	// them.
+	Confirm bool
 	// ErrorsPerSecond bounds the ICMP errors and resets that the engine makes of
 	// its own, so that it cannot be used to flood a third party. Default 1000.
 	ErrorsPerSecond int
@@ -119,8 +123,13 @@ type Timeouts struct {
 	// Embryonic is for a SYN without any later packet. Default 60 s: Linux clients
 	// repeat a SYN after 1, 1, 1, 1, 1, 2, 4, 8, 16 and 33 s.
 	Embryonic time.Duration
+	// Unconfirmed is for connections that their client calls open, at the entry host,
+	// until their serving host says so, too; see Config.Confirm. Default 60 s: such a
+	// connection may be a forger's.
+	Unconfirmed time.Duration
 	// Established is for open connections. Default 2 h 5 min: RFC 5382 REQ-5, and
-	// keepalives come at 2 h.
+	// keepalives come at 2 h. With Config.Confirm it starts again each time that the
+	// serving host says that the connection is still there.
 	Established time.Duration
 	// Closing follows the client's FIN. Default 4 min: RFC 5382's transitory
 	// timeout; half-closed transfers refresh it by their ACKs.
@@ -156,6 +165,7 @@ func (t *Timeouts) setDefaults() {
 		value time.Duration
 	}{
 		{&t.Embryonic, time.Minute},
+		{&t.Unconfirmed, time.Minute},
 		{&t.Established, 2*time.Hour + 5*time.Minute},
 		{&t.Closing, 4 * time.Minute},
 		{&t.Closed, 10 * time.Second},
@@ -212,6 +222,7 @@ func (t *Timeouts) byClass() [numStates]time.Duration {
 	return [numStates]time.Duration{
 		Embryonic:   t.Embryonic,
 		Established: t.Established,
+		Unconfirmed: t.Unconfirmed,
 		Closing:     t.Closing,
 		Closed:      t.Closed,
 		UDPNew:      t.UDPNew,
@@ -284,7 +295,9 @@ func (s *Service) overlaps(o *Service) bool {
 }
 
 // evictionOrder lists the states whose flows may make room for new ones: the dead
-// first, then those that may never live. An established flow is never among them.
+// first, then those that may never live, at last those that are about to end. An
+// established flow is never among them.
 var evictionOrder = []flowtable.Class{
 	flowtable.Class(Closed), flowtable.Class(Handover), flowtable.Class(Fragment), flowtable.Class(Embryonic), flowtable.Class(UDPNew),
+	flowtable.Class(Unconfirmed), flowtable.Class(Closing),
 }

@@ -25,7 +25,11 @@ type Engine struct {
 	wait   atomic.Int64 // Timeouts.Embryonic
 	stats  counters
 	extra  extras
-	jobs   sync.Pool // of *batch
+	// What confirms that flows are alive.
+	watch     atomic.Pointer[watch]
+	ticked    atomic.Int64 // when Tick was called last, since epoch
+	questions questions
+	jobs      sync.Pool // of *batch
 
 	mu           sync.Mutex // guards changes of view and all below
 	serviceIndex map[string]uint16
@@ -56,8 +60,9 @@ func New(cfg Config) (*Engine, error) {
 	if err := e.SetServices(cfg.Services); err != nil {
 		return nil, err
 	}
-	tc := flowtable.Config{MaxFlows: cfg.MaxFlows, Evict: evictionOrder, OnRemove: e.removed}
-	for class, d := range cfg.Timeouts.byClass() {
+	tc := flowtable.Config{MaxFlows: cfg.MaxFlows, Evict: evictionOrder, OnRemove: e.removed, Keep: e.idle}
+	e.watch.Store(newWatch(&cfg.Timeouts, cfg.Confirm))
+	for class, d := range e.watch.Load().every {
 		tc.Timeouts[class] = d
 	}
 	e.wait.Store(int64(cfg.Timeouts.Embryonic))
@@ -75,7 +80,9 @@ func (e *Engine) SetTimeouts(t Timeouts) error {
 	if err := t.validate(); err != nil {
 		return err
 	}
-	for class, d := range t.byClass() {
+	w := newWatch(&t, e.cfg.Confirm)
+	e.watch.Store(w)
+	for class, d := range w.every {
 		e.table.SetTimeout(flowtable.Class(class), d)
 	}
 	e.wait.Store(int64(t.Embryonic))
@@ -100,6 +107,7 @@ func (e *Engine) removed(entry *flowtable.Entry, _ flowtable.Cause) {
 // takes a few milliseconds, drops fragments that waited in vain, and brings counts
 // up to date. Call it about ten times a second.
 func (e *Engine) Tick(now time.Time) {
+	e.ticked.Store(int64(e.since(now)))
 	e.table.Expire(e.millis(now), maxExpire)
 	e.stats[firstReason+int(FragmentLost)].Add(uint64(e.extra.expire(e.since(now))))
 	for _, s := range e.view.Load().services {

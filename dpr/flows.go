@@ -27,9 +27,11 @@ type Flow struct {
 // loop's body may take its time, no lock is held.
 func (e *Engine) Flows(now time.Time) iter.Seq[Flow] {
 	return func(yield func(Flow) bool) {
-		v := e.view.Load()
+		v, w := e.view.Load(), e.watch.Load()
 		for entry := range e.table.All() {
-			if f, ok := v.flow(&entry, e.millis(now)); ok && !yield(f) {
+			f, ok := v.flow(&entry, e.millis(now))
+			f.Idle += time.Duration(entry.Waits) * w.every[entry.Class]
+			if ok && !yield(f) {
 				return
 			}
 		}

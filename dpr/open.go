@@ -70,6 +70,9 @@ func (b *batch) bind(j *job, shard *flowtable.Shard, peer PeerID) bool {
 		return false
 	}
 	entry.Peer = uint32(peer)
+	if state == Established {
+		shard.Move(entry, flowtable.Class(b.opened(entry)), b.millis)
+	}
 	entry.ISN = j.hdr.Seq
 	entry.Seq = j.hdr.Seq + segmentLen(&j.hdr)
 	b.begin(entry)

@@ -14,13 +14,14 @@ type State uint8
 // The states of a flow. Each has its own idle timeout; see Timeouts.
 const (
 	Embryonic   State = iota // a SYN, and nothing after it
-	Established              // an ACK
+	Established              // an ACK, and nothing against it
 	Closing                  // the client's FIN
 	Closed                   // the client's RST
 	UDPNew                   // one datagram
 	UDPFlow                  // more than one
 	Fragment                 // not a flow: the fragments of one datagram
 	Handover                 // a TCP flow that is the kernel's once it has a socket
+	Unconfirmed              // an ACK, of which the serving host has not said yet that it opened anything
 
 	numStates
 )
@@ -30,7 +31,7 @@ func (s State) String() string {
 	if s >= numStates {
 		return fmt.Sprintf("state %d", uint8(s))
 	}
-	return [...]string{"embryonic", "established", "closing", "closed", "udp-new", "udp", "fragment", "handover"}[s]
+	return [...]string{"embryonic", "established", "closing", "closed", "udp-new", "udp", "fragment", "handover", "unconfirmed"}[s]
 }
 
 // The flags of a table entry.
@@ -40,6 +41,9 @@ const (
 	// late marks a closed flow that has seen one more packet, which may just have
 	// been overtaken by the RST.
 	late
+	// denied marks a closed flow that was not ended by its client: its serving host
+	// said that there is no such connection.
+	denied
 )
 
 const (
@@ -66,6 +70,9 @@ func (b *batch) reopens(entry *flowtable.Entry, h *header.Packet) bool {
 
 // track follows the flow's state and restarts its idle timeout.
 func (b *batch) track(shard *flowtable.Shard, entry *flowtable.Entry, h *header.Packet) {
+	if entry.Waits != 0 {
+		entry.Waits = 0
+	}
 	state := UDPFlow
 	if h.Proto == header.ProtoTCP {
 		state = b.tcpState(entry, h)
@@ -87,12 +94,12 @@ func (b *batch) tcpState(entry *flowtable.Entry, h *header.Packet) State {
 			return state
 		}
 		b.end(entry)
-		entry.Flags &^= late
+		entry.Flags &^= late | denied
 		return Closed
 	case h.TCPFlags&header.ACK == 0:
 		return state
 	case near(h.Seq, entry.Seq, dataWindow):
-	case h.Seq == entry.ISN+1 && state == Established:
+	case h.Seq == entry.ISN+1 && (state == Established || state == Unconfirmed):
 		entry.Seq = h.Seq // the server took a repeated SYN for a new connection
 	default:
 		return state
@@ -112,24 +119,31 @@ func (b *batch) tcpState(entry *flowtable.Entry, h *header.Packet) State {
 // repeatedSYN keeps the choice. The sequence number is that of the client's latest
 // attempt; an open connection keeps its own until the attempt's ACK.
 func (b *batch) repeatedSYN(entry *flowtable.Entry, h *header.Packet, state State) State {
+	if state == Closed && entry.Flags&denied != 0 {
+		entry.Flags &^= denied // the first SYN did not arrive, or its socket had yet to be made
+		b.begin(entry)
+		state = Embryonic
+	}
 	if state == Embryonic {
 		entry.Seq = h.Seq + 1
 	}
-	if state == Embryonic || state == Established {
+	if state == Embryonic || state == Established || state == Unconfirmed {
 		entry.ISN = h.Seq
 	}
 	return state
 }
 
-// revive returns the state after an ACK: Established, unless the flow has ended and
+// revive returns the state after an ACK: an open one, unless the flow has ended and
 // the ACK may be from before. A FIN or RST that data follows was forged, or the
 // client's data could not lie ahead of it; of ACKs without data, at the very number
 // of the RST, the second one proves the same.
 func (b *batch) revive(entry *flowtable.Entry, state State, ahead int32, exact bool) State {
 	switch {
-	case state == Embryonic || state == Established:
-		return Established
-	case ahead > 0:
+	case state == Established || state == Unconfirmed:
+		return state
+	case state == Embryonic:
+		return b.opened(entry)
+	case ahead > 0 || entry.Flags&denied != 0:
 	case state == Closed && exact && entry.Flags&late != 0:
 	case state == Closed && exact:
 		entry.Flags |= late
@@ -137,7 +151,16 @@ func (b *batch) revive(entry *flowtable.Entry, state State, ahead int32, exact b
 	default:
 		return state
 	}
+	entry.Flags &^= denied
 	b.begin(entry)
+	return b.opened(entry)
+}
+
+// opened returns the state of a flow whose client says that it is open.
+func (b *batch) opened(entry *flowtable.Entry) State {
+	if p := b.view.peer(PeerID(entry.Peer)); p != nil && p.listener.answers(b.now) {
+		return Unconfirmed
+	}
 	return Established
 }
 
@@ -161,20 +184,23 @@ func near(a, b uint32, window int32) bool {
 
 // begin counts a flow as one that its peer has; end, as one that has ended. Both
 // may be called any number of times.
-func (b *batch) begin(entry *flowtable.Entry) {
+func (b *batch) begin(entry *flowtable.Entry) { b.view.begin(entry) }
+func (b *batch) end(entry *flowtable.Entry)   { b.view.end(entry) }
+
+func (v *view) begin(entry *flowtable.Entry) {
 	if entry.Flags&counted == 0 {
-		b.tally(entry, 1)
+		v.tally(entry, 1)
 	}
 }
 
-func (b *batch) end(entry *flowtable.Entry) {
+func (v *view) end(entry *flowtable.Entry) {
 	if entry.Flags&counted != 0 {
-		b.tally(entry, -1)
+		v.tally(entry, -1)
 	}
 }
 
-func (b *batch) tally(entry *flowtable.Entry, delta int32) {
-	if c := b.view.counts(entry); c != nil {
+func (v *view) tally(entry *flowtable.Entry, delta int32) {
+	if c := v.counts(entry); c != nil {
 		entry.Flags ^= counted
 		c.live.Add(delta)
 		c.open.Add(delta)

@@ -89,10 +89,11 @@ type choice struct {
 }
 
 type peer struct {
-	id    PeerID // 0: the slot is free
-	name  string
-	mtu   int
-	count []*flowCounters // by service index
+	id       PeerID // 0: the slot is free
+	name     string
+	mtu      int
+	count    []*flowCounters // by service index
+	listener *listener
 }
 
 // counts returns the counters of an entry's flow, nil if its peer or its service is
@@ -348,9 +349,10 @@ func (e *Engine) addPeer(v *view, p Peer) {
 	}
 	e.generation++
 	v.peers[slot] = peer{
-		id:   PeerID(e.generation)<<slotBits | PeerID(slot),
-		name: p.ID,
-		mtu:  peerMTU(p),
+		id:       PeerID(e.generation)<<slotBits | PeerID(slot),
+		name:     p.ID,
+		mtu:      peerMTU(p),
+		listener: new(listener),
 	}
 }
 

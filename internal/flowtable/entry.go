@@ -19,7 +19,7 @@ type Key struct {
 type Class uint8
 
 // Classes is the number of classes: valid ones are 0 to Classes-1.
-const Classes = 8
+const Classes = 9
 
 // unused is the class of an entry that is on the free list.
 const unused Class = 0xff
@@ -53,8 +53,8 @@ type Entry struct {
 	NATPort uint16
 	// MSS is the maximum segment size that the client announced, in bytes.
 	MSS uint16
-
-	_ uint16
+	// Waits counts for the caller how often Config.Keep has kept the entry.
+	Waits uint16
 }
 
 // entrySize is one cache line. The two declarations below do not compile unless

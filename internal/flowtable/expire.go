@@ -38,8 +38,7 @@ func (s *Shard) expire(now uint32, max int) (seen, removed int) {
 				break
 			}
 			seen++
-			if keep := s.table.keep; keep != nil && keep(e) {
-				s.Move(e, class, now)
+			if s.kept(e, now) {
 				continue
 			}
 			s.remove(e, Expired)
@@ -48,6 +47,18 @@ func (s *Shard) expire(now uint32, max int) (seen, removed int) {
 	}
 	s.table.live.Add(-int64(removed))
 	return seen, removed
+}
+
+// kept asks whether an entry is to stay, and touches it if so.
+func (s *Shard) kept(e *Entry, now uint32) bool {
+	if s.table.keep == nil {
+		return false
+	}
+	class, stays := s.table.keep(e)
+	if stays {
+		s.Move(e, class, now)
+	}
+	return stays
 }
 
 // oldest returns the oldest entry of a class if its timeout has passed, else nil.

@@ -108,8 +108,8 @@ func (o *oracle) expire(now uint64, limit int) (removed int) {
 				break
 			}
 			limit--
-			if o.cfg.Keep(&Entry{Key: r.key}) {
-				o.touch(r, class, now)
+			if next, stays := o.cfg.Keep(&Entry{Key: r.key, Class: class}); stays {
+				o.touch(r, next, now)
 				continue
 			}
 			o.remove(r, Expired)
@@ -136,8 +136,14 @@ func newMachine(t *rapid.T) *machine {
 		MaxFlows: rapid.IntRange(1, 20).Draw(t, "size"),
 		Shards:   1,
 		Evict:    classes.Draw(t, "evict"),
-		// A flow on port 1 of every service lives elsewhere, too.
-		Keep: func(e *Entry) bool { return e.Key.ClientPort == 1 },
+		// A flow on port 1 of every service lives elsewhere, too. One on port 2 is
+		// given a longer time.
+		Keep: func(e *Entry) (Class, bool) {
+			if e.Key.ClientPort == 2 {
+				return Classes - 1, e.Class != Classes-1
+			}
+			return e.Class, e.Key.ClientPort == 1
+		},
 	}
 	timeout := rapid.SampledFrom([]time.Duration{1, 10, 1000, 7_200_000, MaxTimeout / time.Millisecond})
 	for c := range cfg.Timeouts {

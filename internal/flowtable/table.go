@@ -62,10 +62,10 @@ type Config struct {
 	// before it does. It is called under the shard's lock and must not call back
 	// into the table.
 	OnRemove func(*Entry, Cause)
-	// Keep, if not nil, is asked before an entry expires whether its flow is still
-	// alive elsewhere. If so, the entry stays as if just touched. It is called
-	// under the shard's lock and must not call back into the table.
-	Keep func(*Entry) bool
+	// Keep, if not nil, is asked before an entry expires whether it is to stay, as if
+	// just touched, and in which class. It is called under the shard's lock and must
+	// not call back into the table.
+	Keep func(*Entry) (c Class, stays bool)
 }
 
 // A Cause says why an entry left the table.
@@ -97,7 +97,7 @@ type Table struct {
 	grains   [Classes]atomic.Int32 // milliseconds between touches that matter
 	evict    []Class
 	onRemove func(*Entry, Cause)
-	keep     func(*Entry) bool
+	keep     func(*Entry) (Class, bool)
 	slab     slab
 
 	_      [cacheLine]byte

@@ -76,7 +76,7 @@ func TestNewRefuses(t *testing.T) {
 		{"negative shards", Config{MaxFlows: 1, Shards: -2}, "Shards is -2"},
 		{"negative timeout", Config{MaxFlows: 1, Timeouts: [Classes]time.Duration{2: -1}}, "Timeouts[2]"},
 		{"long timeout", Config{MaxFlows: 1, Timeouts: [Classes]time.Duration{MaxTimeout + 1}}, "Timeouts[0]"},
-		{"no such class", Config{MaxFlows: 1, Evict: []Class{1, 8}}, "Evict[1]"},
+		{"no such class", Config{MaxFlows: 1, Evict: []Class{1, Classes}}, "Evict[1]"},
 		{"class twice", Config{MaxFlows: 1, Evict: []Class{1, 1}}, "twice"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -178,7 +178,7 @@ func TestKeepPutsExpiryOff(t *testing.T) {
 	tab := newTable(t, Config{
 		MaxFlows: 1, Shards: 1,
 		Timeouts: [Classes]time.Duration{established: 10 * time.Millisecond},
-		Keep:     func(e *Entry) bool { return alive && e.Key == key(1) },
+		Keep:     func(e *Entry) (Class, bool) { return e.Class, alive && e.Key == key(1) },
 	})
 	insert(tab, key(1), established, 0)
 	require.Zero(t, tab.Expire(15, 10))
