@@ -13,11 +13,11 @@ import (
 	"github.com/carom-dpr/carom/loadinfo/resource"
 )
 
-// A Service is something that this host and its peers serve. Its server listens on
-// the wildcard address, since connections that peers hand over keep the address
-// that was dialled. A UDP server also has to answer from the address that it was
-// asked at: with IP_PKTINFO (RFC 3542's IPV6_PKTINFO), and over IPv6 on a socket
-// with IPV6_FREEBIND.
+// A Service is something that this host and its peers serve. Unless Reply says
+// otherwise its server listens on the wildcard address, since connections that peers
+// hand over keep the address that was dialled. A UDP server also has to answer from
+// the address that it was asked at: with IP_PKTINFO (RFC 3542's IPV6_PKTINFO), and
+// over IPv6 on a socket with IPV6_FREEBIND.
 type Service struct {
 	// Name is the service's name, the same on all hosts. Required.
 	Name string
@@ -29,6 +29,12 @@ type Service struct {
 	// Addrs are the addresses at which this host is dialled for the service. The
 	// default is Config.Addr.
 	Addrs []netip.Addr
+	// Reply is how this host answers connections that peers hand over; each host may
+	// have its own. The default is dpr.ReplyDirect. Servers that are bound to one
+	// address, and UDP servers that answer from whatever address, need
+	// dpr.ReplyRewritten, for which the host must have nftables and tracks the
+	// connections of all that passes it.
+	Reply dpr.ReplyMode
 	// Policy chooses who serves a new connection. The default is lb.HomeOrOther.
 	Policy lb.Policy
 	// Weight is this host's capacity for the service; 0 means Config.Weight, a

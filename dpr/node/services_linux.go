@@ -16,7 +16,7 @@ func (l *linux) endpoints() []dpr.Service { return (&setup{Config: l.cfg}).endpo
 func captured(services []dpr.Service) []hostnet.Service {
 	list := make([]hostnet.Service, len(services))
 	for i, s := range services {
-		list[i] = hostnet.Service{Protocol: uint8(s.Proto), Port: s.Port, PortEnd: s.PortEnd, Addrs: s.Addrs}
+		list[i] = hostnet.Service{Protocol: uint8(s.Proto), Port: s.Port, PortEnd: s.PortEnd, Addrs: s.Addrs, Reply: s.Reply}
 	}
 	return list
 }

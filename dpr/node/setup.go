@@ -34,7 +34,7 @@ func (s *setup) endpoints(peers []netip.Addr) []dpr.Service {
 func (s *Service) endpoints(peers []netip.Addr) dpr.Service {
 	return dpr.Service{
 		Name: s.Name, Proto: s.Proto, Port: s.Port, PortEnd: s.PortEnd,
-		Addrs: slices.Concat(s.Addrs, peers),
+		Addrs: slices.Concat(s.Addrs, peers), Reply: s.Reply,
 	}
 }
 
@@ -49,7 +49,7 @@ func without(s dpr.Service, list []dpr.Service) (rest []dpr.Service) {
 		}
 		for _, r := range ranges {
 			rest = addEndpoint(rest, dpr.Service{
-				Name: s.Name, Proto: s.Proto, Port: r[0], PortEnd: r[1], Addrs: []netip.Addr{a}, Former: true,
+				Name: s.Name, Proto: s.Proto, Port: r[0], PortEnd: r[1], Addrs: []netip.Addr{a}, Former: true, Reply: s.Reply,
 			})
 		}
 	}

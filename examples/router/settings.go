@@ -110,6 +110,10 @@ func (s *settings) readService(f *section) {
 		return err
 	})
 	items(f, "addrs", &service.Addrs, parseAddr)
+	f.scalar("reply", func(text string) (err error) {
+		service.Reply, err = dpr.ParseReplyMode(text)
+		return err
+	})
 	f.scalar("policy", func(text string) (err error) {
 		policy = text
 		service.Policy, err = lb.Parse(text)

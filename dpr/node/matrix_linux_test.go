@@ -1,0 +1,166 @@
+package node_test
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/carom-dpr/carom/dpr"
+	"github.com/carom-dpr/carom/dpr/node"
+	"github.com/carom-dpr/carom/internal/lab"
+)
+
+// A way is a forwarding method and a reply mode: how packets come to the serving host
+// and how its answers get the dialled address.
+type way struct {
+	name string
+	set  func(*node.Config)
+	// plain says that servers may be bound to their host's own address, and that UDP
+	// servers may answer from whatever address they have.
+	plain bool
+}
+
+var ways = []way{
+	{"GUE, direct", func(*node.Config) {}, false},
+	{"GUE, rewritten", reply(dpr.ReplyRewritten), true},
+}
+
+func reply(m dpr.ReplyMode) func(*node.Config) {
+	return func(c *node.Config) {
+		for i := range c.Services {
+			c.Services[i].Reply = m
+		}
+	}
+}
+
+const (
+	httpPort = 8080
+	udpPort  = 5000
+)
+
+// config is that of a host whose connections b serves.
+func (w way) config(h *host) node.Config {
+	cfg := h.role("").config()
+	policy := sendTo("b")
+	cfg.Services = []node.Service{
+		{Name: service, Port: port, Policy: policy},
+		{Name: "http", Port: httpPort, Policy: policy},
+		{Name: "datagrams", Proto: dpr.UDP, Port: udpPort, Policy: policy},
+	}
+	w.set(&cfg)
+	return cfg
+}
+
+// Each way serves what it says it serves.
+func TestEveryWay(t *testing.T) {
+	for _, way := range ways {
+		t.Run(way.name, func(t *testing.T) {
+			eachFamily(t, func(t *testing.T, v6 bool) {
+				w := newWorld(t, v6, "a", "b")
+				for _, h := range w.hosts {
+					way.serve(t, h)
+					h.open(t, way.config(h))
+				}
+				w.await(t)
+				a, b := w.hosts["a"], w.hosts["b"]
+				servedBy(t, w.client, a.at(port), "b")
+				for name, client := range map[string]*lab.Host{"client": w.client, "hairpin": b.Host} {
+					t.Run(name, func(t *testing.T) { requireServed(t, client, a) })
+				}
+			})
+		})
+	}
+}
+
+// serve starts the servers that the way allows, as few of them prepared for it as
+// possible.
+func (w way) serve(t *testing.T, h *host) {
+	t.Helper()
+	h.serve(t, port)
+	at := netip.AddrPortFrom(netip.IPv6Unspecified(), httpPort) // of both families
+	if w.plain {
+		at = h.at(httpPort)
+		h.serveDatagrams(t, udpPort)
+	} else {
+		h.serveUDP(t, udpPort)
+	}
+	h.serveHTTP(t, at)
+}
+
+// requireServed requires that host b serves a client that dials host a.
+func requireServed(t *testing.T, client *lab.Host, a *host) {
+	t.Helper()
+	require.Equal(t, "b", get(t, client, a.at(httpPort)))
+	require.Equal(t, "b", askUDP(t, client, a.at(udpPort)))
+	size := int64(64 * mebibyte)
+	if testing.Short() {
+		size = mebibyte
+	}
+	c := mustDial(t, client, a.at(port))
+	require.Equal(t, "b", c.served)
+	c.upload(t, size)
+	c.download(t, size)
+}
+
+// serveHTTP answers requests with the host's name.
+func (h *host) serveHTTP(t *testing.T, at netip.AddrPort) {
+	t.Helper()
+	ln, err := h.Listen("tcp", at.String())
+	require.NoError(t, err)
+	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, h.Name())
+	})}
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ln) }()
+	t.Cleanup(func() {
+		s.Close()
+		require.ErrorIs(t, <-done, http.ErrServerClosed)
+	})
+}
+
+func get(t *testing.T, from *lab.Host, to netip.AddrPort) string {
+	t.Helper()
+	client := http.Client{
+		Transport: &http.Transport{DialContext: from.DialContext, DisableKeepAlives: true},
+		Timeout:   limit,
+	}
+	res, err := client.Get("http://" + to.String())
+	require.NoError(t, err)
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	return string(body)
+}
+
+// serveDatagrams answers each datagram with the host's name, on a socket that is on
+// all addresses and never asks which of them the datagram came to.
+func (h *host) serveDatagrams(t *testing.T, port uint16) {
+	t.Helper()
+	c, err := h.ListenPacket("udp", ":"+strconv.Itoa(int(port)))
+	require.NoError(t, err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		answer(c, []byte(h.Name()))
+	}()
+	t.Cleanup(func() {
+		c.Close()
+		<-done
+	})
+}
+
+func answer(c net.PacketConn, with []byte) {
+	var b [256]byte
+	for {
+		_, from, err := c.ReadFrom(b[:])
+		if err != nil {
+			return
+		}
+		_, _ = c.WriteTo(with, from)
+	}
+}
