@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/carom-dpr/carom/dpr/node"
+	"github.com/carom-dpr/carom/loadinfo/rrdns"
 )
 
 // metrics are what /metrics tells.
@@ -44,8 +45,13 @@ func newMetrics() *metrics {
 	return m
 }
 
-// follow adds the metrics of the node.
-func (m *metrics) follow(n *node.Node) { m.registry.MustRegister(collector(n.Status)) }
+// follow adds the metrics of the node, and of the name server if there is one.
+func (m *metrics) follow(n *node.Node, d *nameServer) {
+	m.registry.MustRegister(collector(n.Status))
+	if d != nil {
+		m.registry.MustRegister(dnsCollector(d.Stats))
+	}
+}
 
 // reloaded counts a reading of the configuration.
 func (m *metrics) reloaded(err error) {
@@ -89,6 +95,7 @@ var (
 
 	descPeers     = newDesc("peers", "Other hosts of the cluster.", "state")
 	descAge       = newDesc("peer_report_age_seconds", "Age of the peer's last report.", "peer")
+	descQueries   = newDesc("dns_queries_total", "DNS queries by what became of them.", "result")
 	descPeerConns = newDesc("peer_connections", "Established connections that the peer serves, by its last report.", "service", "peer")
 )
 
@@ -114,6 +121,23 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	out.network(&s)
 	out.reports(&s)
 	out.peers(&s)
+}
+
+// A dnsCollector makes metrics of a name server's counts.
+type dnsCollector func() rrdns.Stats
+
+// Describe implements [prometheus.Collector].
+func (dnsCollector) Describe(to chan<- *prometheus.Desc) { to <- descQueries }
+
+// Collect implements [prometheus.Collector].
+func (c dnsCollector) Collect(to chan<- prometheus.Metric) {
+	s, out := c(), sink(to)
+	out.count(descQueries, s.Answered, "answered")
+	out.count(descQueries, s.Empty, "empty")
+	out.count(descQueries, s.Refused, "refused")
+	out.count(descQueries, s.Invalid, "invalid")
+	out.count(descQueries, s.Failed, "failed")
+	out.count(descQueries, s.Limited, "limited")
 }
 
 // A sink takes metrics.

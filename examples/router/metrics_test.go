@@ -123,7 +123,7 @@ func play(t *testing.T, test func(s *scene)) {
 		})
 		require.NoError(t, err)
 		s.node = n
-		s.metrics.follow(n)
+		s.metrics.follow(n, nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- n.Run(ctx) }()

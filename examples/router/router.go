@@ -14,13 +14,16 @@ import (
 	"time"
 
 	"github.com/carom-dpr/carom/dpr/node"
+	"github.com/carom-dpr/carom/loadinfo/resource"
 )
 
 // A router is the running program.
 type router struct {
 	config  string
 	log     *slog.Logger
+	opened  *settings // those that the router was started with
 	node    *node.Node
+	dns     *nameServer
 	metrics *metrics
 	ended   atomic.Pointer[error] // why the node has ended; nil while it runs
 
@@ -60,29 +63,55 @@ func newRouter(o options, open opener, log *slog.Logger) (*router, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &router{config: o.config, log: log, metrics: newMetrics()}
-	s.Logger = log
+	r := &router{config: o.config, log: log, opened: s, metrics: newMetrics()}
+	s.Logger, s.Resources = log, resources()
 	r.policies = s.keep(nil, r.metrics.decisions)
+	if r.dns, err = s.openDNS(); err != nil {
+		return nil, err
+	}
 	if r.node, err = open(s.Config); err != nil {
-		return nil, s.locate(err)
+		return nil, errors.Join(s.locate(err), r.dns.close())
+	}
+	if err := r.dns.follow(r.node.Board()); err != nil {
+		return nil, err // it was validated
 	}
 	r.metrics.reloaded(nil)
-	r.metrics.follow(r.node)
+	r.metrics.follow(r.node, r.dns)
 	return r, nil
+}
+
+// resources are what peers hear of this machine beside its connections. What its
+// network could carry a virtual one does not say.
+func resources() *resource.Registry {
+	r := resource.NewRegistry()
+	for name, meter := range map[string]resource.Meter{
+		resource.CPU: resource.CPUs(), resource.Memory: resource.UsedMemory(), resource.Disk: resource.BusyDisk(""),
+	} {
+		_ = r.Add(resource.Resource{Name: name, Meter: meter, Model: &resource.EWMA{}}) // the names are known
+	}
+	return r
 }
 
 // run returns when the node has ended, because ctx is done or by an error, and all
 // else with it.
 func (r *router) run(ctx context.Context, ln net.Listener, reload <-chan os.Signal) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	server := &http.Server{Handler: r.handler(), ReadHeaderTimeout: shutdownTime}
 	var others sync.WaitGroup
 	others.Go(func() { _ = server.Serve(ln) }) // ends by Shutdown
 	others.Go(func() { r.reloadOn(ctx, reload) })
+	others.Go(func() {
+		if err := r.dns.run(ctx); err != nil {
+			cancel(err)
+		}
+	})
 	err := r.node.Run(ctx)
+	if cause := context.Cause(ctx); ctx.Err() != nil && !errors.Is(cause, context.Canceled) {
+		err = errors.Join(cause, err)
+	}
 	r.ended.Store(&err)
-	cancel()
+	cancel(nil)
 	quick, done := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
 	defer done()
 	if server.Shutdown(quick) != nil {
@@ -118,12 +147,18 @@ func (r *router) reload() (err error) {
 	if err != nil {
 		return err
 	}
+	if err := s.sameDNS(r.opened); err != nil {
+		return err
+	}
 	policies := s.keep(r.policies, r.metrics.decisions)
 	if err := r.node.Reconfigure(s.Config); err != nil {
 		return s.locate(err)
 	}
 	r.policies = policies
-	return nil
+	if r.opened.gossip == nil {
+		return nil
+	}
+	return r.opened.gossip.SetSeeds(s.seeds)
 }
 
 // health returns nil while the router works.

@@ -108,6 +108,8 @@ func TestBadReloadChangesNothing(t *testing.T) {
 		{"queues: 1", "interface: eth7", ":12: interface cannot change"},
 		{"queues: 1", "interfaces: [eth7]", ":12: interfaces cannot change"},
 		{"port: 80", "port: 80\n    protocol: udp", "cannot change from tcp to udp"},
+		{"queues: 1", "transport: gossip", ":12: transport cannot change from broadcast to one of its own"},
+		{"queues: 1", "dns: {name: www.example.org}", ":12: dns: cannot change while the router runs"},
 		{"{id: 1, ", "{id: 2, ", ":7: keys: from key 1 to key 2 in one step"},
 		{"keys:\n  - {id: 1, secret: 00112233445566778899aabbccddeeff}\n", "", "whether there are any cannot change"},
 	} {

@@ -16,6 +16,7 @@ import (
 	"github.com/carom-dpr/carom/dpr/node"
 	"github.com/carom-dpr/carom/lb"
 	"github.com/carom-dpr/carom/loadinfo"
+	"github.com/carom-dpr/carom/loadinfo/gossip"
 )
 
 // errSettings marks errors of the configuration file.
@@ -25,6 +26,9 @@ var errSettings = errors.New("the configuration is wrong")
 type settings struct {
 	node.Config
 	policies map[string]string // by service: what lb.Parse takes; empty for the default
+	seeds    []string          // of gossip
+	gossip   *gossip.Gossip    // once it is open; nil with broadcast
+	dns      *dnsSettings      // nil: no questions are answered
 	doc      *document
 }
 
@@ -64,7 +68,8 @@ func (s *settings) read(top *section) {
 	top.text("interface", &s.Interface)
 	items(top, "interfaces", &s.Interfaces, func(text string) (string, error) { return text, nil })
 	top.list("services", func(n *yaml.Node, path string) { s.readService(top.doc.section(path, n)) })
-	items(top, "report", &s.Report, parseTarget)
+	s.readReports(top)
+	s.readDNS(top)
 	top.list("keys", func(n *yaml.Node, path string) { s.readKey(top.doc.section(path, n)) })
 	readWeight(top, &s.Weight)
 	items(top, "alias_prefixes", &s.AliasPrefixes, parsePrefix)

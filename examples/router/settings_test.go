@@ -15,6 +15,7 @@ import (
 	"github.com/carom-dpr/carom/dpr/node"
 	"github.com/carom-dpr/carom/lb"
 	"github.com/carom-dpr/carom/loadinfo"
+	"github.com/carom-dpr/carom/loadinfo/rrdns"
 )
 
 // The file of this example is right, also with all of its comments in force.
@@ -44,7 +45,7 @@ func TestExampleFile(t *testing.T) {
 
 // knownFields are all that there are.
 func knownFields(t *testing.T) (fields []string) {
-	_, err := parseSettings("f", []byte("x: 1\nservices: [{x: 1}]\nkeys: [{x: 1}]\ntimeouts: {x: 1}\n"))
+	_, err := parseSettings("f", []byte("x: 1\nservices: [{x: 1}]\nkeys: [{x: 1}]\ntimeouts: {x: 1}\ndns: {x: 1}\n"))
 	require.Error(t, err)
 	for _, m := range regexp.MustCompile(`there are (.*)`).FindAllStringSubmatch(err.Error(), -1) {
 		fields = append(fields, strings.Split(m[1], ", ")...)
@@ -86,6 +87,26 @@ max_flows: 10
 		Keys:     []loadinfo.Key{{ID: 3, Secret: []byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}}},
 		Timeouts: dpr.Timeouts{UDPNew: 90 * time.Second},
 	}, s.Config)
+}
+
+// One word has reports travel by gossip; what report names are then seeds.
+func TestGossipSettings(t *testing.T) {
+	s, err := parseSettings("f", []byte(`
+addr: 192.0.2.1
+services: {name: a, port: 1}
+report: ["192.0.2.2:6082", "www.example.org:6082"]
+transport: gossip
+dns: {name: www.example.org, listen: "192.0.2.1:5353", ttl: 10s, max: 3, rate: 7, weighted: true, name_servers: ns.example.org, hostmaster: me.example.org}
+`))
+	require.NoError(t, err)
+	require.Empty(t, s.Report)
+	require.NotNil(t, s.Transport)
+	require.Equal(t, []string{"192.0.2.2:6082", "www.example.org:6082"}, s.seeds)
+	s.dns.Board = nil
+	require.Equal(t, &dnsSettings{listen: netip.MustParseAddrPort("192.0.2.1:5353"), Config: rrdns.Config{
+		Name: "www.example.org", TTL: 10 * time.Second, Max: 3, Rate: 7, Weighted: true,
+		NameServers: []string{"ns.example.org"}, Hostmaster: "me.example.org",
+	}}, s.dns)
 }
 
 // goodSettings is a configuration that each of badSettings makes a mistake in.
@@ -161,6 +182,15 @@ var badSettings = []struct{ name, old, new, where, says, remedy string }{
 	{"a time backwards", "period: 500ms", "period: -1s", "f:10: period", `"-1s"`, "give a time with its unit"},
 	{"a period too short", "period: 500ms", "period: 1ms", "f:10: ", "period 1ms", "to 1m0s"},
 	{"equal ports", "tunnel_port: 6080", "tunnel_port: 6082", "f:11: ", "tunnel_port and report_port are both 6082", "give different ports"},
+	{"a transport", "period: 500ms", "transport: pigeon", "f:10: transport", `"pigeon"`, "give broadcast or gossip"},
+	{"a group to find hosts", "192.0.2.255:6082", "224.0.0.9:6082\ntransport: gossip", "f:6: report", "no host", "give the addresses of some"},
+	{"a name without a port", "192.0.2.255:6082", "www.example.org\ntransport: gossip", "f:6: report", `"www.example.org"`, "give a host and its report port"},
+	{"a name to send to", "192.0.2.255:6082", "www.example.org:6082", "f:6: report", `"www.example.org:6082"`, "give an address and the report port"},
+	{"an unknown field of dns", "queues: 1", "dns: {name: www.example.org, zone: x}", "f:12: dns.zone", "no such field", "there are name, listen"},
+	{"dns without a name", "queues: 1", "dns: {ttl: 5s}", "f:12: dns", "name: ", "not the name of a domain"},
+	{"a time to live", "queues: 1", "dns: {name: www.example.org, ttl: 5ms}", "f:12: dns", "5ms", "1 s to a day"},
+	{"where to answer", "queues: 1", "dns: {name: www.example.org, listen: 192.0.2.1}", "f:12: dns.listen", `"192.0.2.1"`, "give an address of this host and a port"},
+	{"a yes that is none", "queues: 1", "dns: {name: www.example.org, weighted: often}", "f:12: dns.weighted", `"often"`, "give true or false"},
 	{"no queue", "queues: 1", "queues: 0", "f:12: queues", `"0"`, "give a number from 1 to 256"},
 	{"flows", "queues: 1", "max_flows: 1e6", "f:12: max_flows", `"1e6"`, "give a number from 1"},
 	{"an interface without a name", "queues: 1", "interfaces: [\"\", eth0]", "f:12: interfaces[0]", "is empty", "give the name"},
