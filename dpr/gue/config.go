@@ -32,6 +32,10 @@ type Config struct {
 	// of received segments. It costs most of the throughput; it is meant for
 	// kernels whose offload is broken.
 	NoOffload bool
+	// Control is given each control message of a peer, by the goroutine that reads,
+	// so it must not wait. The bytes are the uplink's again when it returns. The
+	// default is to drop and count them.
+	Control func(from dpr.PeerID, message []byte)
 	// Log receives the one message there is: that the kernel refused an offload.
 	// The default is slog.Default.
 	Log *slog.Logger

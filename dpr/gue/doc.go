@@ -22,6 +22,24 @@
 //	|                                                                       |
 //	+-----------------------------------------------------------------------+
 //
+// Control messages, which hosts have for each other (the C bit), are of user-defined
+// type 128 and have a header of their own:
+//
+//	+-------+-+-------------+---------------+-------------------------------+
+//	| 0     |1| Hlen = 7    | Type: 128     | Flags = 0                     |
+//	+---------------+---------------+-------+-------------------------------+
+//	| Zero          | Key ID        | Reserved = 0                          |
+//	+---------------+---------------+---------------------------------------+
+//	| Sequence number, 64 bits: above that of all messages before           |
+//	+-----------------------------------------------------------------------+
+//	| Tag, 128 bits: 0 if the key ID is 0                                   |
+//	+-----------------------------------------------------------------------+
+//
+// Their tag is HMAC-SHA256, cut to 16 bytes, over both outer addresses and the whole
+// message with its header. The sequence begins at the time at which its sender began,
+// in nanoseconds; a host whose clock went back across a restart is heard again once
+// it was out of its peer's list. What the messages say is [Config.Control]'s.
+//
 // The UDP source port is chosen by a hash of the inner flow, so that routers and
 // receivers spread flows and keep the order within each. The outer DF bit is the
 // inner one, and set for inner IPv6. An outer packet is fragmented only where the
@@ -38,5 +56,6 @@
 // and key ID, both outer addresses in 16 bytes each, and the first 80 bytes of the
 // inner packet, padded with zeros: its addresses, ports, lengths, sequence numbers
 // and flags. It stops who cannot see the traffic between the hosts from injecting
-// packets, not who can record one and send it again.
+// packets, not who can record one and send it again. Control messages are proof
+// against both.
 package gue

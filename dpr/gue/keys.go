@@ -1,6 +1,7 @@
 package gue
 
 import (
+	"crypto/sha256"
 	"fmt"
 
 	"github.com/carom-dpr/carom/internal/header"
@@ -22,11 +23,14 @@ type keyring struct {
 	send uint8 // 0: without keys
 	have [256]bool
 	keys [256]siphash.Key
+	// control are the keys of control messages. They are derived, since no key
+	// should serve two algorithms.
+	control map[uint8][]byte
 }
 
 // newKeyring returns a ring that sends with the first key and accepts all.
 func newKeyring(keys []Key) (*keyring, error) {
-	r := &keyring{}
+	r := &keyring{control: make(map[uint8][]byte, len(keys))}
 	for i, k := range keys {
 		switch {
 		case k.ID == 0:
@@ -37,6 +41,8 @@ func newKeyring(keys []Key) (*keyring, error) {
 			return nil, fmt.Errorf("gue: Keys[%d].Secret is all zeros: take 16 random bytes", i)
 		}
 		r.have[k.ID], r.keys[k.ID] = true, siphash.KeyFromBytes(k.Secret[:])
+		sum := sha256.Sum256(append([]byte("carom control messages\x00"), k.Secret[:]...))
+		r.control[k.ID] = sum[:]
 	}
 	if len(keys) > 0 {
 		r.send = keys[0].ID

@@ -1,6 +1,7 @@
 package gue
 
 import (
+	"fmt"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -17,12 +18,13 @@ import (
 // It sends each segment of a super-frame as a packet of its own and does not join
 // what it receives.
 type OverIP struct {
-	under  dpr.Device
-	codec  *Codec
-	listen []netip.AddrPort
-	peers  atomic.Pointer[peerTable]
-	count  counters
-	nextID atomic.Uint32 // identification of outer IPv4 packets
+	under   dpr.Device
+	codec   *Codec
+	listen  []netip.AddrPort
+	peers   atomic.Pointer[peerTable]
+	count   counters
+	control controls
+	nextID  atomic.Uint32 // identification of outer IPv4 packets
 
 	mu    sync.Mutex // over all below
 	split segment.Splitter
@@ -40,7 +42,7 @@ const (
 const overIPBatch = 16
 
 // NewOverIP returns an uplink without peers over the device, which it owns from
-// then on. Of cfg it uses Listen, which must name the addresses, and Keys.
+// then on. Of cfg it uses Listen, which must name the addresses, Keys and Control.
 func NewOverIP(cfg Config, under dpr.Device) (*OverIP, error) {
 	listen, err := listen(cfg.Listen, true)
 	if err != nil {
@@ -52,6 +54,7 @@ func NewOverIP(cfg Config, under dpr.Device) (*OverIP, error) {
 	}
 	u := &OverIP{under: under, codec: codec, listen: listen, out: dpr.NewPackets(overIPBatch, dpr.MaxPacket)}
 	u.peers.Store(&peerTable{})
+	u.control.begin(cfg.Control)
 	return u, nil
 }
 
@@ -60,6 +63,7 @@ func (u *OverIP) SetPeers(peers []Peer) error {
 	t, err := newPeerTable(peers, u.listen)
 	if err == nil {
 		u.peers.Store(t)
+		u.control.forget(t)
 	}
 	return err
 }
@@ -80,8 +84,7 @@ func (u *OverIP) Read(pkts []dpr.Packet) (int, error) {
 		u.count.receiveCalls.Add(1)
 		kept := 0
 		for i := range pkts[:n] {
-			if why := u.receive(&pkts[i]); why != OK {
-				u.count.drop(why, 1)
+			if !u.receive(&pkts[i]) {
 				continue
 			}
 			pkts[kept], pkts[i] = pkts[i], pkts[kept] // each keeps a buffer of its own
@@ -95,8 +98,58 @@ func (u *OverIP) Read(pkts []dpr.Packet) (int, error) {
 	return 0, nil
 }
 
-// receive takes one packet out of the tunnel.
-func (u *OverIP) receive(p *dpr.Packet) Reason {
+// receive takes one packet out of the tunnel and reports whether there is one:
+// control messages end here, and the rest is dropped and counted.
+func (u *OverIP) receive(p *dpr.Packet) bool {
+	why := u.unwrap(p)
+	if why == Control {
+		why = u.takeControl(p)
+	} else if why == OK {
+		return true
+	}
+	if why != OK {
+		u.count.drop(why, 1)
+	}
+	return false
+}
+
+// takeControl hands the control message on that p carries.
+func (u *OverIP) takeControl(p *dpr.Packet) Reason {
+	var outer header.Packet
+	outer.Parse(p.Bytes()) // it was good before
+	udp := header.UDP(p.Bytes()[outer.L4:outer.Len])
+	from := u.peers.Load().byAddr[outer.Source().Addr()]
+	return u.control.receive(u.codec.ring.Load(), from, udp[header.UDPLen:udp.Length()], &outer.Src, &outer.Dst)
+}
+
+// Control sends a message of at most [MaxControl] bytes to what the peer gave as
+// Config.Control. It may get lost like any packet. The message stays the caller's.
+func (u *OverIP) Control(id dpr.PeerID, message []byte) error {
+	to := u.peers.Load().byID[id]
+	if to == nil {
+		u.count.drop(NoPeer, 1)
+		return fmt.Errorf("gue: control message to peer %d, which is none", id)
+	}
+	b, err := u.control.next(u.codec.ring.Load(), to, message)
+	if err != nil {
+		return err
+	}
+	is6 := to.addr.Addr().Is6()
+	size := Overhead(is6, false)
+	p := dpr.NewPackets(1, size+len(b))[0]
+	p.Len = size + len(b)
+	udp := p.Bytes()[size-header.UDPLen:]
+	header.PutUDP(udp, &header.UDPFields{SrcPort: firstSourcePort, DstPort: to.addr.Port(), Length: len(udp)})
+	copy(udp[header.UDPLen:], b)
+	header.PutChecksum(udp, header.ProtoUDP, &to.src, &to.dst)
+	fields := outerFields{src: &to.src, dst: &to.dst, id: uint16(u.nextID.Add(1)), df: true}
+	fields.put(p.Bytes(), is6)
+	_, err = u.under.Write([]dpr.Packet{p})
+	return err
+}
+
+// unwrap takes the packet that p carries out of its outer headers.
+func (u *OverIP) unwrap(p *dpr.Packet) Reason {
 	var ends header.Packet
 	if ends.Parse(p.Bytes()) != header.OK {
 		return BadOuter

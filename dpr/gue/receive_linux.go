@@ -130,7 +130,12 @@ func (q *Queue) next() []byte {
 		if why == OK {
 			return inner
 		}
-		q.u.count.drop(why, 1)
+		if why == Control {
+			why = q.u.control.receive(q.u.codec.ring.Load(), r.peer, part, &r.src, &q.local)
+		}
+		if why != OK {
+			q.u.count.drop(why, 1)
+		}
 	}
 	return nil
 }

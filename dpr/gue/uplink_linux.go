@@ -24,6 +24,7 @@ type Uplink struct {
 	codec   *Codec
 	peers   atomic.Pointer[peerTable]
 	count   counters
+	control controls
 	sources [][]*socket // by index of Listen; see source
 	paths   []*socket   // by index of Listen; see MTU
 	asking  sync.Mutex  // one MTU at a time
@@ -40,6 +41,7 @@ func Open(cfg Config) (*Uplink, error) {
 	addrs := cfg.Listen
 	cfg.Listen = nil // grows as the sockets do
 	u := &Uplink{cfg: cfg}
+	u.control.begin(cfg.Control)
 	u.peers.Store(&peerTable{})
 	u.noGSO.Store(cfg.NoOffload)
 	if u.codec, err = NewCodec(cfg.Keys...); err != nil {
@@ -119,6 +121,7 @@ func (u *Uplink) SetPeers(peers []Peer) error {
 	t, err := newPeerTable(peers, u.cfg.Listen)
 	if err == nil {
 		u.peers.Store(t)
+		u.control.forget(t)
 	}
 	return err
 }

@@ -43,6 +43,9 @@ func (u *Uplink) Overhead(to netip.Addr) int { return Overhead(!to.Unmap().Is4()
 // MTU returns an error.
 func (u *Uplink) MTU(netip.Addr) (int, error) { return 0, errUnsupported }
 
+// Control returns an error.
+func (u *Uplink) Control(dpr.PeerID, []byte) error { return errUnsupported }
+
 // Close does nothing.
 func (u *Uplink) Close() error { return nil }
 

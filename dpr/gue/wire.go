@@ -59,7 +59,7 @@ const (
 	// BadHeader: the GUE header is of an unknown variant, or has fields that this
 	// package does not know.
 	BadHeader
-	// Control: a control message, of which there are none yet.
+	// Control: a control message, and nobody who takes it.
 	Control
 	// TooManyHops: the hop count is above HopLimit.
 	TooManyHops
@@ -96,6 +96,11 @@ const (
 	// Refused: the kernel would not send the datagram: no route, a firewall.
 	Refused
 
+	// On receipt of control messages.
+
+	// Replayed: the message is not newer than the last one of its sender.
+	Replayed
+
 	// NumReasons is the number of reasons, for arrays of counters.
 	NumReasons
 )
@@ -105,7 +110,7 @@ func (r Reason) String() string {
 	return [...]string{
 		"ok", "unknown peer", "short", "bad header", "control", "too many hops", "no tag", "unknown key",
 		"bad tag", "bad inner packet", "congested", "cut", "not ours", "bad outer header",
-		"no peer", "malformed", "too big", "no room", "refused",
+		"no peer", "malformed", "too big", "no room", "refused", "replayed",
 	}[r]
 }
 
