@@ -58,9 +58,15 @@ func closedError(closed *atomic.Bool, err error) error {
 // lies at an offset in a buffer of its own, so that there is room for headers
 // before it.
 type BatchTUN interface {
+	// Read blocks until there are packets, stores each from the offset on in a buffer
+	// of its own, and its length in sizes.
 	Read(bufs [][]byte, sizes []int, offset int) (n int, err error)
+	// Write sends the packets, each of which begins at the offset of its buffer. It
+	// may overwrite what lies before.
 	Write(bufs [][]byte, offset int) (int, error)
+	// BatchSize is the largest number of packets that one Read may bring.
 	BatchSize() int
+	// Close wakes a Read that waits.
 	Close() error
 }
 

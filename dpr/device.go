@@ -29,5 +29,8 @@ type Device interface {
 // such as ICMP errors, through one: they must leave the host like packets that
 // the host's own stack made.
 type Writer interface {
+	// Write sends the packets and returns how many of them; it owns them until it
+	// returns. What cannot be sent is lost. An error means that the Writer is closed
+	// or broken.
 	Write(pkts []Packet) (n int, err error)
 }

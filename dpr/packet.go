@@ -8,7 +8,8 @@ package dpr
 type Packet struct {
 	// Buf holds the packet in Buf[Off:Off+Len]. What lies before Off is headroom
 	// for outer headers.
-	Buf      []byte
+	Buf []byte
+	// Off is where the packet begins in Buf, Len its length, both in bytes.
 	Off, Len int
 	// GSO is the segmentation and checksum-offload state. The zero GSO is that of
 	// an ordinary packet with a complete checksum.

@@ -32,7 +32,8 @@ const (
 
 func parseReason(r header.Reason) Reason { return Reason(r) }
 
-// String returns the reason in words that fit a metric's label.
+// String returns the reason in lower-case words joined by hyphens, as labels of
+// metrics are.
 func (r Reason) String() string {
 	switch r {
 	case NotService:
@@ -91,9 +92,10 @@ type serviceCounters struct {
 
 // Stats is what an engine has counted since it was made.
 type Stats struct {
-	// Verdicts counts packets by verdict, Drops dropped packets by reason.
+	// Verdicts counts packets by verdict.
 	Verdicts map[Verdict]uint64
-	Drops    map[Reason]uint64
+	// Drops counts dropped packets by reason.
+	Drops map[Reason]uint64
 	// FromPeers counts the packets that came from an uplink.
 	FromPeers uint64
 	// PeerGone counts flows whose peer was gone when their next packet came.
@@ -107,10 +109,11 @@ type Stats struct {
 	Errors, Resets uint64
 	// Flows counts table entries by state.
 	Flows map[State]int
-	// Services counts decisions by service name, Open the open flows that each
-	// peer was handed, by host ID and service name.
+	// Services counts decisions by service name.
 	Services map[string]ServiceStats
-	Open     map[string]map[string]int
+	// Open counts the open flows that each peer was handed, by host ID and service
+	// name.
+	Open map[string]map[string]int
 }
 
 // ServiceStats counts a service's flows since the engine was made.

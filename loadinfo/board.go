@@ -75,7 +75,7 @@ var (
 	// ErrReplayed: the report is not newer than what the board has.
 	ErrReplayed = errors.New("loadinfo: report replayed or out of order")
 	// ErrConflict: another live host has the same ID or node address.
-	ErrConflict = errors.New("loadinfo: two hosts claim one ID or node address")
+	ErrConflict = errors.New("loadinfo: two hosts claim one ID or node address: give each an ID of its own (by default it is the host's name, which clones share)")
 	// ErrFull: the board has no room for another host.
 	ErrFull = errors.New("loadinfo: too many hosts")
 )

@@ -20,7 +20,9 @@ const DefaultPort = 6082
 // A PacketConn is what a Broadcaster needs of a socket. *net.UDPConn is one; see
 // Listen and ListenGroup.
 type PacketConn interface {
+	// ReadFromUDPAddrPort waits for a datagram and stores as much of it as fits b.
 	ReadFromUDPAddrPort(b []byte) (n int, from netip.AddrPort, err error)
+	// WriteToUDPAddrPort sends b as a datagram.
 	WriteToUDPAddrPort(b []byte, to netip.AddrPort) (n int, err error)
 	// Close wakes a Read that waits; it returns net.ErrClosed.
 	Close() error

@@ -48,6 +48,7 @@ type Report struct {
 
 // A ServiceReport is what a host says of one of its services.
 type ServiceReport struct {
+	// ID is the hash of the service's name.
 	ID ServiceID
 	// Conns is the number of established connections that the host serves.
 	Conns uint32

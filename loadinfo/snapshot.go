@@ -89,23 +89,29 @@ func (r *record) servingSince(said *ServiceReport, now time.Time) time.Duration 
 // A Member is what the board knows of one host, for those who wire hosts together
 // and for people.
 type Member struct {
+	// ID is the host's name.
 	ID string
 	// Node is where peers reach the host's tunnel.
 	Node netip.AddrPort
 	// Dialled lists the addresses at which clients dial the host. It is the
 	// board's: do not change it.
 	Dialled []netip.Addr
-	State   State
+	// State is what the host says of itself or, if it is silent, what follows from
+	// that.
+	State State
 	// Local marks this host.
-	Local  bool
-	Boot   uint64
+	Local bool
+	// Boot orders the lives of a host: the latest has the greatest number.
+	Boot uint64
+	// Weight is the host's relative capacity; 0 drains it.
 	Weight uint16
 	// Age is that of the last report, 0 for this host.
 	Age time.Duration
-	// Resources and Named are what the host said of its resources. Named is the
-	// board's: do not change it.
+	// Resources are the used shares of the host's resources.
 	Resources lb.Resources
-	Named     []NamedResource
+	// Named are those that an application has named. It is the board's: do not change
+	// it.
+	Named []NamedResource
 	// Services lists what the host serves. It is the board's: do not change it.
 	Services []ServiceReport
 }

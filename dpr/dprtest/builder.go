@@ -67,13 +67,16 @@ const (
 // Options describes what of a packet is out of the ordinary. The zero Options
 // stand for an ordinary packet; fields of other protocols are ignored.
 type Options struct {
-	// Flags, Seq, Ack and Window are TCP's. A Window of 0 stands for 65,535.
-	Flags    Flags
+	// Flags are TCP's.
+	Flags Flags
+	// Seq and Ack are TCP's sequence and acknowledgement numbers.
 	Seq, Ack uint32
-	Window   uint16
+	// Window is TCP's, unscaled; 0 stands for 65,535.
+	Window uint16
 	// MSS, if not 0, is the value of a TCP option of that name, which comes before
-	// the TCPOptions. The latter are padded to a multiple of four bytes.
-	MSS        uint16
+	// the TCPOptions.
+	MSS uint16
+	// TCPOptions are padded to a multiple of four bytes.
 	TCPOptions []byte
 	// Payload is what follows the transport header. It is copied.
 	Payload []byte
@@ -84,10 +87,11 @@ type Options struct {
 	TTL uint8
 	// TOS is DSCP and ECN, the traffic class in IPv6.
 	TOS uint8
-	// DF, ID and IPOptions are IPv4's. The options are padded to a multiple of four
-	// bytes.
-	DF        bool
-	ID        uint16
+	// DF forbids to fragment an IPv4 packet.
+	DF bool
+	// ID is the identification of an IPv4 packet.
+	ID uint16
+	// IPOptions are those of an IPv4 packet, padded to a multiple of four bytes.
 	IPOptions []byte
 	// Extensions are the extension headers of an IPv6 packet, in order.
 	Extensions []Extension
@@ -212,7 +216,10 @@ func storeChecksum(l4 []byte, proto uint8, src, dst header.Addr, c Checksum) {
 // An Extension is an IPv6 extension header: its number, and its bytes, of which
 // the first, the number of the header that follows, is filled in by the builders.
 type Extension struct {
-	Proto  uint8
+	// Proto is the number by which the header before names this one.
+	Proto uint8
+	// Header is the whole header, a multiple of eight bytes, an authentication header
+	// of four.
 	Header []byte
 }
 

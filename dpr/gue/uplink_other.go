@@ -15,7 +15,10 @@ var errUnsupported = fmt.Errorf("gue: an uplink of UDP sockets needs Linux, and 
 	runtime.GOOS, errors.ErrUnsupported)
 
 // Uplink is a tunnel to the peers over UDP sockets. This system has none.
-type Uplink struct{ Queues []*Queue }
+type Uplink struct {
+	// Queues are the receive queues: none.
+	Queues []*Queue
+}
 
 // Queue is one receive queue of an uplink.
 type Queue struct{}

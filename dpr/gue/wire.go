@@ -105,12 +105,13 @@ const (
 	NumReasons
 )
 
-// String returns the reason in a few lower-case words.
+// String returns the reason in lower-case words joined by hyphens, as labels of
+// metrics are.
 func (r Reason) String() string {
 	return [...]string{
-		"ok", "unknown peer", "short", "bad header", "control", "too many hops", "no tag", "unknown key",
-		"bad tag", "bad inner packet", "congested", "cut", "not ours", "bad outer header",
-		"no peer", "malformed", "too big", "no room", "refused", "replayed",
+		"ok", "unknown-peer", "short", "bad-header", "control", "too-many-hops", "no-tag", "unknown-key",
+		"bad-tag", "bad-inner-packet", "congested", "cut", "not-ours", "bad-outer-header",
+		"no-peer", "malformed", "too-big", "no-room", "refused", "replayed",
 	}[r]
 }
 

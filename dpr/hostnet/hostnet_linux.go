@@ -162,7 +162,7 @@ func (n *Net) findInterfaces() (err error) {
 	for _, name := range names {
 		nic, err := n.nl.LinkByName(name)
 		if err != nil {
-			return fmt.Errorf("interface %s: %w", name, err)
+			return fmt.Errorf("interface %s: %w: set Interfaces to those of this host that clients' packets arrive on", name, err)
 		}
 		n.nics = append(n.nics, nic)
 		arp, err := openSetting(ipv4Setting(name, "arp_ignore"))

@@ -13,7 +13,9 @@ import (
 
 // A Peer is what an uplink needs to know of another host.
 type Peer struct {
-	ID   dpr.PeerID
+	// ID is the engine's number for the peer.
+	ID dpr.PeerID
+	// Name is the host's ID in its cluster.
 	Name string
 	// Addr is where the peer's tunnel receives.
 	Addr netip.AddrPort
@@ -59,10 +61,11 @@ type Host struct {
 	// Listening reports whether a server listens on the address and TCP port.
 	// Optional.
 	Listening func(netip.Addr, uint16) (bool, error)
-	// Capture returns the counters of what brings packets to Devices, Tunnel those
-	// of Uplinks, for Node.Status. Optional.
+	// Capture returns the counters of what brings packets to Devices, for Node.Status.
+	// Optional.
 	Capture func() (hostnet.Stats, error)
-	Tunnel  func() TunnelStats
+	// Tunnel returns the counters of Uplinks, for Node.Status. Optional.
+	Tunnel func() TunnelStats
 	// Beat is told that the router works. Optional.
 	Beat func(time.Time)
 	// Run does what the host has to do meanwhile, until ctx is done. Optional.

@@ -295,7 +295,7 @@ func (n *Node) aliases(s *setup, peers map[string]loadinfo.Member) []netip.Addr 
 			if s.mayAlias(a) {
 				list = append(list, a)
 			} else {
-				n.cfg.Logger.Warn("address of a peer is outside AliasPrefixes, its connections cannot be served here",
+				n.cfg.Logger.Warn("address of a peer is outside the prefixes for aliases, its connections cannot be served here",
 					"peer", m.ID, "addr", a)
 			}
 		}

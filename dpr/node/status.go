@@ -44,20 +44,24 @@ func (n *Node) Undrain() { n.setState(loadinfo.Draining, loadinfo.Up) }
 
 // A Status is the state of a node for programs and people.
 type Status struct {
-	ID    string
+	// ID is this host's.
+	ID string
+	// State is what this host says of itself: joining, up or draining.
 	State loadinfo.State
 	// Members are all hosts that this one knows of, itself included.
 	Members []loadinfo.Member
 	// Services are this host's, by name.
 	Services map[string]ServiceStatus
-	// Engine counts packets and flows, Reports load reports.
-	Engine  dpr.Stats
+	// Engine counts packets and flows.
+	Engine dpr.Stats
+	// Reports counts load reports.
 	Reports loadinfo.Stats
-	// Capture counts the packets that came to this host before the engine, Tunnel
-	// those between the hosts. Both are zero where the host does not count them,
-	// Capture also once Run has ended.
+	// Capture counts the packets that came to this host, before the engine. It is zero
+	// where the host does not count them, and once Run has ended.
 	Capture hostnet.Stats
-	Tunnel  TunnelStats
+	// Tunnel counts the packets between the hosts. It is zero where the host does not
+	// count them.
+	Tunnel TunnelStats
 	// MTU is the length of the longest packet that fits the tunnel to each peer, in
 	// bytes, by the peer's ID.
 	MTU map[string]int
@@ -66,6 +70,7 @@ type Status struct {
 // TunnelStats counts packets as they were before they went into the tunnel; a
 // super-frame counts as its segments.
 type TunnelStats struct {
+	// Sent and Received count the packets that passed.
 	Sent, Received uint64
 	// Dropped counts the packets that were dropped, by reason.
 	Dropped map[string]uint64
@@ -144,8 +149,13 @@ func (n *Node) checkHealth(s *Service) {
 	healthy, err := n.listening(s)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.healthyNow(s.Name) != healthy {
-		n.cfg.Logger.Warn("server changed", "service", s.Name, "listens", healthy, "err", err)
+	switch changed := n.healthyNow(s.Name) != healthy; {
+	case changed && healthy:
+		n.cfg.Logger.Info("a server listens again", "service", s.Name)
+	case changed && err != nil:
+		n.cfg.Logger.Warn("no server listens: peers hand this host no connections", "service", s.Name, "err", err)
+	case changed:
+		n.cfg.Logger.Warn("no server listens: peers hand this host no connections", "service", s.Name)
 	}
 	n.healthy[s.Name] = healthy
 	n.board.SetHealthy(s.Name, healthy)

@@ -3,6 +3,7 @@ package tun
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -57,13 +58,22 @@ func attach(fd int, cfg Config, of *offloads) error {
 	}
 	req.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR | unix.IFF_MULTI_QUEUE)
 	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, req); err != nil {
-		return fmt.Errorf("tun: interface %q: %w%s", of.name, err, remedy(err))
+		return fmt.Errorf("tun: %s: %w%s", of.creating(), err, remedy(err))
 	}
 	of.name = req.Name()
 	if err := unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, vnetLen); err != nil {
 		return fmt.Errorf("tun: interface %q: header size: %w", of.name, err)
 	}
 	return setOffload(fd, cfg.NoOffload, of)
+}
+
+// creating says what is being made: before the kernel has numbered it, an interface has
+// a pattern for a name.
+func (of *offloads) creating() string {
+	if strings.Contains(of.name, "%d") {
+		return "create an interface"
+	}
+	return fmt.Sprintf("create interface %q", of.name)
 }
 
 // setOffload agrees with the kernel on the offloads, the most that it has.

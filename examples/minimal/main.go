@@ -38,6 +38,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"log"
 	"net/netip"
 	"os"
@@ -57,6 +58,10 @@ func main() {
 	flag.TextVar(&peer, "peer", netip.Addr{}, "the other host's address")
 	flag.TextVar(&service, "service", netip.Addr{}, "the address that clients dial")
 	flag.Parse()
+	if flag.NArg() > 0 || !addr.IsValid() || !peer.IsValid() || !service.IsValid() {
+		fmt.Fprintln(os.Stderr, "minimal: give -addr, -peer and -service, and nothing else")
+		os.Exit(2)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, addr, peer, service); err != nil {

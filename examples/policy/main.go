@@ -7,6 +7,7 @@
 package main
 
 import (
+	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -47,7 +48,14 @@ func (p *packer) Pick(f lb.Flow, now time.Duration) lb.Choice {
 	return p.then.Pick(f, now)
 }
 
-func main() { day(os.Stdout, Pack{Full: 20, Then: lb.HomeOrOther{}}) }
+func main() {
+	flag.Parse()
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "policy: %q: there are no arguments\n", flag.Arg(0))
+		os.Exit(2)
+	}
+	day(os.Stdout, Pack{Full: 20, Then: lb.HomeOrOther{}})
+}
 
 // day writes how many connections each of four hosts has in the course of a day, when
 // all are dialled at the second.

@@ -105,7 +105,7 @@ func newMachine() *machine {
 	return &machine{
 		kernel: newPipe(), uplink: newPipe(),
 		reports: &reportPipe{in: make(chan []byte), closed: make(chan struct{})},
-		tunnel:  node.TunnelStats{Dropped: map[string]uint64{"bad tag": 0}},
+		tunnel:  node.TunnelStats{Dropped: map[string]uint64{"bad-tag": 0}},
 	}
 }
 

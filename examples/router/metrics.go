@@ -1,13 +1,14 @@
 package main
 
 import (
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/carom-dpr/carom/dpr/hostnet"
 	"github.com/carom-dpr/carom/dpr/node"
+	"github.com/carom-dpr/carom/loadinfo"
 	"github.com/carom-dpr/carom/loadinfo/rrdns"
 )
 
@@ -103,9 +104,6 @@ func newDesc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("carom_"+name, help, labels, nil)
 }
 
-// label is the form that a name has in a label.
-func label(name string) string { return strings.ReplaceAll(name, " ", "-") }
-
 // A collector makes metrics of a node's status.
 type collector func() node.Status
 
@@ -188,7 +186,7 @@ func (to sink) engine(s *node.Status) {
 		to.count(descPackets, n, verdict.String())
 	}
 	for reason, n := range s.Engine.Drops {
-		to.count(descDropped, n, label(reason.String()))
+		to.count(descDropped, n, reason.String())
 	}
 	to.count(descTableFull, s.Engine.TableFull)
 	to.count(descPeerGone, s.Engine.PeerGone)
@@ -198,16 +196,31 @@ func (to sink) engine(s *node.Status) {
 }
 
 func (to sink) network(s *node.Status) {
-	to.count(descCaptured, s.Capture.NotService, "not-service")
-	to.count(descCaptured, s.Capture.LocalSocket, "local-socket")
-	to.count(descCaptured, s.Capture.CapturedSYN, "captured-syn")
-	to.count(descCaptured, s.Capture.CapturedOther, "captured-other")
-	to.count(descCaptured, s.Capture.FailOpen, "fail-open")
-	to.count(descCaptured, s.Capture.LimitedSYN, "limited-syn")
+	for outcome, n := range captured(&s.Capture) {
+		to.count(descCaptured, n, outcome)
+	}
 	to.count(descTunnelOut, s.Tunnel.Sent)
 	to.count(descTunnelIn, s.Tunnel.Received)
 	for reason, n := range s.Tunnel.Dropped {
-		to.count(descTunnelBad, n, label(reason))
+		to.count(descTunnelBad, n, reason)
+	}
+}
+
+// captured returns the capture program's counts by outcome.
+func captured(s *hostnet.Stats) map[string]uint64 {
+	return map[string]uint64{
+		"not-service": s.NotService, "local-socket": s.LocalSocket,
+		"captured-syn": s.CapturedSYN, "captured-other": s.CapturedOther,
+		"fail-open": s.FailOpen, "limited-syn": s.LimitedSYN,
+	}
+}
+
+// received returns the counts of reports by what became of them.
+func received(r *loadinfo.Stats) map[string]uint64 {
+	return map[string]uint64{
+		"accepted": r.Accepted, "own": r.Own, "truncated": r.Truncated, "bad-version": r.BadVersion,
+		"bad-tag": r.BadTag, "unknown-key": r.UnknownKey, "malformed": r.Malformed,
+		"replayed": r.Replayed, "conflict": r.Conflicts, "board-full": r.Full,
 	}
 }
 
@@ -217,15 +230,8 @@ func (to sink) reports(s *node.Status) {
 	to.count(descReportSize, r.SentBytes)
 	to.count(descSendErrors, r.SendErrors)
 	to.count(descReadErrors, r.ReadErrors)
-	for _, result := range []struct {
-		name string
-		n    uint64
-	}{
-		{"accepted", r.Accepted}, {"own", r.Own}, {"truncated", r.Truncated}, {"bad-version", r.BadVersion},
-		{"bad-tag", r.BadTag}, {"unknown-key", r.UnknownKey}, {"malformed", r.Malformed},
-		{"replayed", r.Replayed}, {"conflict", r.Conflicts}, {"board-full", r.Full},
-	} {
-		to.count(descReportsIn, result.n, result.name)
+	for result, n := range received(r) {
+		to.count(descReportsIn, n, result)
 	}
 }
 

@@ -227,7 +227,7 @@ var causes = []struct {
 	{"carom_capture_packets_total fail-open", func(s *scene) { s.change(func(m *machine) { m.capture.FailOpen++ }) }},
 	{"carom_tunnel_sent_packets_total", func(s *scene) { s.change(func(m *machine) { m.tunnel.Sent++ }) }},
 	{"carom_tunnel_received_packets_total", func(s *scene) { s.change(func(m *machine) { m.tunnel.Received++ }) }},
-	{"carom_tunnel_dropped_packets_total bad-tag", func(s *scene) { s.change(func(m *machine) { m.tunnel.Dropped["bad tag"]++ }) }},
+	{"carom_tunnel_dropped_packets_total bad-tag", func(s *scene) { s.change(func(m *machine) { m.tunnel.Dropped["bad-tag"]++ }) }},
 
 	{"carom_reports_sent_total", func(s *scene) { s.pass(2) }},
 	{"carom_reports_sent_bytes_total", func(s *scene) { s.pass(2) }},

@@ -171,7 +171,18 @@ func TestHTTP(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(body), &s))
 	require.Equal(t, "a", s.ID)
 	require.Equal(t, serviceStatus{Healthy: true, HandedOver: map[string]int{}}, s.Services["web"])
-	require.Contains(t, s.Packets, "forward")
+	require.Contains(t, s.Packets.Verdicts, "forward")
+	require.NotRegexp(t, `"[^":]*[ A-Z][^":]*":`, body, "names as those of the metrics")
+	metrics := counters(t, r.metrics.registry)
+	for metric, counts := range map[string]map[string]uint64{
+		"packets": s.Packets.Verdicts, "packets_dropped": s.Packets.Dropped, "capture_packets": s.Capture,
+		"tunnel_dropped_packets": s.Tunnel.Dropped, "reports_received": s.Reports.Received,
+	} {
+		require.NotEmpty(t, counts, metric)
+		for label := range counts {
+			require.Contains(t, metrics, "carom_"+metric+"_total "+label)
+		}
+	}
 	for _, refused := range [][2]string{{"GET", "/drain"}, {"POST", "/status"}, {"GET", "/nothing"}} {
 		code, _ = r.request(refused[0], refused[1])
 		require.GreaterOrEqual(t, code, 400)

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/carom-dpr/carom/dpr"
 	"github.com/carom-dpr/carom/dpr/node"
 	"github.com/carom-dpr/carom/loadinfo"
 )
@@ -16,10 +17,36 @@ type status struct {
 	Services map[string]serviceStatus `json:"services"`
 	Members  []member                 `json:"members"`
 	Flows    map[string]int           `json:"flows"`
-	Packets  map[string]uint64        `json:"packets"`
-	Dropped  map[string]uint64        `json:"dropped"`
-	Reports  loadinfo.Stats           `json:"reports"`
-	Tunnel   node.TunnelStats         `json:"tunnel"`
+	Packets  packetStatus             `json:"packets"`
+	Capture  map[string]uint64        `json:"capture"`
+	Tunnel   tunnelStatus             `json:"tunnel"`
+	Reports  reportStatus             `json:"reports"`
+}
+
+// packetStatus is what the engine has counted, by the names of the metrics.
+type packetStatus struct {
+	Verdicts  map[string]uint64 `json:"verdicts"`
+	Dropped   map[string]uint64 `json:"dropped"`
+	FromPeers uint64            `json:"from_peers"`
+	Unknown   uint64            `json:"unknown"`
+	Errors    uint64            `json:"errors_sent"`
+	TableFull uint64            `json:"flow_table_full"`
+	PeerGone  uint64            `json:"flows_lost"`
+}
+
+type tunnelStatus struct {
+	Sent     uint64            `json:"sent"`
+	Received uint64            `json:"received"`
+	Dropped  map[string]uint64 `json:"dropped"`
+	MTU      map[string]int    `json:"mtu_bytes"` // by peer
+}
+
+type reportStatus struct {
+	Sent       uint64            `json:"sent"`
+	SentBytes  uint64            `json:"sent_bytes"`
+	SendErrors uint64            `json:"send_errors"`
+	ReadErrors uint64            `json:"read_errors"`
+	Received   map[string]uint64 `json:"received"` // by what became of them
 }
 
 type serviceStatus struct {
@@ -52,8 +79,13 @@ func newStatus(s node.Status, now time.Time) status {
 	view := status{
 		ID: s.ID, State: s.State.String(), Time: now.UTC(),
 		Services: make(map[string]serviceStatus),
-		Flows:    make(map[string]int), Packets: make(map[string]uint64), Dropped: make(map[string]uint64),
-		Reports: s.Reports, Tunnel: s.Tunnel,
+		Flows:    make(map[string]int),
+		Packets:  newPacketStatus(&s.Engine),
+		Capture:  captured(&s.Capture),
+		Tunnel:   tunnelStatus{s.Tunnel.Sent, s.Tunnel.Received, s.Tunnel.Dropped, s.MTU},
+		Reports: reportStatus{
+			s.Reports.Sent, s.Reports.SentBytes, s.Reports.SendErrors, s.Reports.ReadErrors, received(&s.Reports),
+		},
 	}
 	for name, own := range s.Services {
 		count := s.Engine.Services[name]
@@ -71,10 +103,19 @@ func newStatus(s node.Status, now time.Time) status {
 	for state, n := range s.Engine.Flows {
 		view.Flows[state.String()] = n
 	}
-	for verdict, n := range s.Engine.Verdicts {
-		view.Packets[verdict.String()] = n
+	return view
+}
+
+func newPacketStatus(s *dpr.Stats) packetStatus {
+	view := packetStatus{
+		Verdicts: make(map[string]uint64), Dropped: make(map[string]uint64),
+		FromPeers: s.FromPeers, Unknown: s.Unknown, Errors: s.Errors,
+		TableFull: s.TableFull, PeerGone: s.PeerGone,
 	}
-	for reason, n := range s.Engine.Drops {
+	for verdict, n := range s.Verdicts {
+		view.Verdicts[verdict.String()] = n
+	}
+	for reason, n := range s.Drops {
 		view.Dropped[reason.String()] = n
 	}
 	return view

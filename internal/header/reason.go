@@ -46,20 +46,21 @@ const (
 var reasonNames = [NumReasons]string{
 	OK:                 "ok",
 	Short:              "short",
-	BadVersion:         "bad version",
-	BadHeaderLen:       "bad header length",
-	BadTotalLen:        "bad total length",
-	BadOption:          "bad option",
-	SourceRoute:        "source route",
-	BadExtension:       "bad extension header",
-	ExtLimit:           "too many extension headers",
-	BadFragment:        "bad fragment",
-	FirstFragmentShort: "short first fragment",
-	BadTCPOffset:       "bad tcp data offset",
-	BadUDPLen:          "bad udp length",
+	BadVersion:         "bad-version",
+	BadHeaderLen:       "bad-header-length",
+	BadTotalLen:        "bad-total-length",
+	BadOption:          "bad-option",
+	SourceRoute:        "source-route",
+	BadExtension:       "bad-extension-header",
+	ExtLimit:           "too-many-extension-headers",
+	BadFragment:        "bad-fragment",
+	FirstFragmentShort: "short-first-fragment",
+	BadTCPOffset:       "bad-tcp-data-offset",
+	BadUDPLen:          "bad-udp-length",
 }
 
-// String returns the reason in a few lower-case words.
+// String returns the reason in lower-case words joined by hyphens, as labels of
+// metrics are.
 func (r Reason) String() string {
 	if r < NumReasons {
 		return reasonNames[r]

@@ -20,9 +20,9 @@ type Config struct {
 	// Board is where own reports come from and others' go. Its SetSelf has been
 	// called. Required.
 	Board *loadinfo.Board
-	// Conn and Listener are the sockets for datagrams and streams, on one port; see
-	// Listen. Required. Run closes them.
-	Conn     loadinfo.PacketConn
+	// Conn is the socket for datagrams; see Listen. Required. Run closes it.
+	Conn loadinfo.PacketConn
+	// Listener is the socket for streams, on the same port. Required. Run closes it.
 	Listener net.Listener
 	// Dial opens a stream to a peer; nil means by TCP.
 	Dial func(ctx context.Context, addr netip.AddrPort) (net.Conn, error)
@@ -52,10 +52,10 @@ type Config struct {
 	// fits an Ethernet frame with room for a tunnel.
 	MaxDatagram int
 	// Interval is the time between two rounds of gossip; 0 means 100 ms, or longer
-	// where that would take more than MaxRate. Fanout is the number of hosts that
-	// are told in a round; 0 means 3.
+	// where that would take more than MaxRate.
 	Interval time.Duration
-	Fanout   int
+	// Fanout is the number of hosts that are told in a round; 0 means 3.
+	Fanout int
 	// ProbeInterval is the time between two probes of a peer, one after another; 0
 	// means 1 s. Of it depends how soon a dead host is found: see package
 	// memberlist. ProbeTimeout is the time for an answer; 0 means half the interval.

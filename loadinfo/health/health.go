@@ -178,11 +178,11 @@ func (c *Checker) watch(ctx context.Context, s Service) {
 		}
 		if v.add(err == nil) {
 			c.Report(s.Name, v.healthy)
-			level := slog.LevelInfo
-			if !v.healthy {
-				level = slog.LevelWarn
+			if v.healthy {
+				logger.Info("the server answers", "service", s.Name)
+			} else {
+				logger.Warn("the server does not answer", "service", s.Name, "err", err)
 			}
-			logger.Log(ctx, level, "health", "service", s.Name, "healthy", v.healthy, "err", err)
 		}
 		timer.Reset(s.Period - s.Period/10 + rand.N(s.Period/5+1))
 	}

@@ -25,12 +25,17 @@ const (
 )
 
 // A Use is how much of a resource is used, and how much there is, in one unit.
-type Use struct{ Used, Capacity float64 }
+type Use struct {
+	// Used and Capacity are in the resource's unit. A Capacity of 0 or less means that
+	// there is nothing to use.
+	Used, Capacity float64
+}
 
-// A Meter measures a resource. Measure is not called by two goroutines at once; it
-// may block for as long as reading a file of the kernel takes. An error means that
-// the use is unknown.
+// A Meter measures a resource.
 type Meter interface {
+	// Measure returns the use as of now. It is not called by two goroutines at once
+	// and may block for as long as reading a file of the kernel takes. An error means
+	// that the use is unknown.
 	Measure(now time.Time) (Use, error)
 }
 
@@ -56,6 +61,7 @@ type Resource struct {
 
 // A Reading is what is known of a resource.
 type Reading struct {
+	// Name and Unit are the resource's.
 	Name, Unit string
 	// Use is that of the last sample.
 	Use
@@ -75,11 +81,15 @@ func (r Reading) Share() float64 {
 	return max(r.Forecast, 0) / r.Capacity
 }
 
-// A Service is what one connection of a service takes, in the units of resources,
-// and whether its server answers. What it does not name it does not need.
+// A Service is what one connection of a service takes, and whether its server
+// answers.
 type Service struct {
-	Name    string
-	Demand  map[string]float64
+	// Name is the service's name, the same on all hosts.
+	Name string
+	// Demand is what a connection needs of each resource, by its name and in its unit.
+	// It needs nothing of those that are not there.
+	Demand map[string]float64
+	// Healthy says that the server answers.
 	Healthy bool
 }
 
