@@ -106,7 +106,7 @@ func (e endpoint) key() captureEndpoint {
 
 func (c *capture) stats() (Stats, error) {
 	var s Stats
-	for i, field := range []*uint64{&s.NotService, &s.LocalSocket, &s.CapturedSYN, &s.CapturedOther, &s.FailOpen, &s.LimitedSYN} {
+	for i, field := range []*uint64{&s.NotService, &s.LocalSocket, &s.CapturedSYN, &s.CapturedOther, &s.FailOpen, &s.LimitedSYN, &s.Tagged} {
 		var perCPU []uint64
 		if err := c.objects.Outcomes.Lookup(uint32(i), &perCPU); err != nil {
 			return Stats{}, fmt.Errorf("hostnet: counters: %w", err)

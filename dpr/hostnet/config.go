@@ -82,6 +82,9 @@ type Stats struct {
 	// LimitedSYN are the TCP connection requests above Config.SYNRate, which stayed
 	// with the kernel.
 	LimitedSYN uint64
+	// Tagged packets came in a frame of a VLAN, or with several tags, and stayed with
+	// the kernel, which gives those of a VLAN to that one's interface.
+	Tagged uint64
 }
 
 const (

@@ -1,8 +1,6 @@
 package hostnet
 
 import (
-	"net"
-	"net/netip"
 	"testing"
 
 	"github.com/google/gopacket"
@@ -48,43 +46,6 @@ func (s packetSocket) receive(t *testing.T) gopacket.Packet {
 	n, _, err := unix.Recvfrom(s.fd, b, 0)
 	require.NoError(t, err)
 	return gopacket.NewPacket(b[:n], layers.LayerTypeEthernet, gopacket.Default)
-}
-
-func TestFrames(t *testing.T) {
-	eachFamily(t, func(t *testing.T, w *world, e *engine, a, client netip.Addr) {
-		own, err := net.ParseMAC(mac(t, w.client))
-		require.NoError(t, err)
-		to, err := net.ParseMAC(mac(t, w.a))
-		require.NoError(t, err)
-		inner := layers.EthernetTypeIPv4
-		if a.Is6() {
-			inner = layers.EthernetTypeIPv6
-		}
-		other := net.HardwareAddr{2, 0, 0, 0, 0, 9}
-		link := openLink(t, w.client, 0)
-		frame := func(sport uint16, dst net.HardwareAddr, tags ...uint16) {
-			eth := &layers.Ethernet{SrcMAC: own, DstMAC: dst, EthernetType: inner}
-			all := []gopacket.SerializableLayer{eth}
-			for _, tag := range tags {
-				eth.EthernetType = layers.EthernetTypeDot1Q
-				all = append(all, &layers.Dot1Q{Priority: uint8(tag >> 12), VLANIdentifier: tag & 0xfff, Type: inner})
-			}
-			syn := packet(t, client, a, layers.IPProtocolTCP, &layers.TCP{SrcPort: layers.TCPPort(sport), DstPort: port, SYN: true})
-			link.send(t, append(all, payload(syn))...)
-		}
-		frame(1, other)       // for another machine, flooded by the bridge
-		frame(2, to, 7)       // of VLAN 7, which this host has not
-		frame(3, to, 5<<12)   // with a priority only
-		frame(4, to)          // plain
-		seen := e.await(t, 2) // the last one came, so the others have passed
-		var ports []int
-		for _, p := range seen {
-			tcp, ok := p.TransportLayer().(*layers.TCP)
-			require.True(t, ok, "not a whole TCP packet: %v", p)
-			ports = append(ports, int(tcp.SrcPort))
-		}
-		require.Equal(t, []int{3, 4}, ports)
-	})
 }
 
 func TestExtensionHeaders(t *testing.T) {

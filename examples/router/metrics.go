@@ -211,7 +211,7 @@ func captured(s *hostnet.Stats) map[string]uint64 {
 	return map[string]uint64{
 		"not-service": s.NotService, "local-socket": s.LocalSocket,
 		"captured-syn": s.CapturedSYN, "captured-other": s.CapturedOther,
-		"fail-open": s.FailOpen, "limited-syn": s.LimitedSYN,
+		"fail-open": s.FailOpen, "limited-syn": s.LimitedSYN, "tagged": s.Tagged,
 	}
 }
 

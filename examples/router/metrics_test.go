@@ -224,6 +224,7 @@ var causes = []struct {
 	{"carom_capture_packets_total captured-syn", func(s *scene) { s.change(func(m *machine) { m.capture.CapturedSYN++ }) }},
 	{"carom_capture_packets_total captured-other", func(s *scene) { s.change(func(m *machine) { m.capture.CapturedOther++ }) }},
 	{"carom_capture_packets_total limited-syn", func(s *scene) { s.change(func(m *machine) { m.capture.LimitedSYN++ }) }},
+	{"carom_capture_packets_total tagged", func(s *scene) { s.change(func(m *machine) { m.capture.Tagged++ }) }},
 	{"carom_capture_packets_total fail-open", func(s *scene) { s.change(func(m *machine) { m.capture.FailOpen++ }) }},
 	{"carom_tunnel_sent_packets_total", func(s *scene) { s.change(func(m *machine) { m.tunnel.Sent++ }) }},
 	{"carom_tunnel_received_packets_total", func(s *scene) { s.change(func(m *machine) { m.tunnel.Received++ }) }},

@@ -69,6 +69,7 @@ enum outcome {
 	CAPTURED_OTHER,
 	FAIL_OPEN,
 	LIMITED_SYN,
+	TAGGED,
 	OUTCOMES,
 };
 
@@ -363,16 +364,25 @@ static __always_inline int take_token(void)
 	return taken;
 }
 
+/* is_tag tells whether another tag follows, instead of a packet. */
+static __always_inline int is_tag(__be16 protocol)
+{
+	return protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD);
+}
+
 SEC("tc")
 int capture(struct __sk_buff *skb)
 {
 	struct packet p = {};
 	int tcp, syn, ok;
 
-	/* Frames for others are seen here too, and those of VLANs before they get to
-	 * the interface of their own. A priority tag names no VLAN. */
-	if (skb->pkt_type != PACKET_HOST || (skb->vlan_present && skb->vlan_tci & VLAN_ID))
+	/* Frames for others are seen here too. */
+	if (skb->pkt_type != PACKET_HOST)
 		return TC_ACT_UNSPEC;
+	/* And those of VLANs, before they get to the interface of their own. A priority
+	 * tag names no VLAN. The kernel has taken the outermost tag out of the frame. */
+	if (skb->vlan_present && (skb->vlan_tci & VLAN_ID || is_tag(skb->protocol)))
+		return pass(TAGGED);
 	if (skb->protocol == bpf_htons(ETH_P_IP))
 		ok = parse_ipv4(skb, &p);
 	else if (skb->protocol == bpf_htons(ETH_P_IPV6))
