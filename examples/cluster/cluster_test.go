@@ -140,11 +140,15 @@ func TestOptionErrors(t *testing.T) {
 func TestJSONIsTheContract(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "summary.json")
 	r := result{Net: "memory", Hosts: []hostResult{{Name: "h1", Addr: "198.18.1.1", Served: 3}}}
-	require.NoError(t, r.writeJSON(path))
+	to, err := (&options{JSON: path}).openJSON()
+	require.NoError(t, err)
+	require.NoError(t, r.writeJSON(to))
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"net":"memory","hosts":[{"name":"h1","addr":"198.18.1.1","dialled":0,"served":3,
 		"redirected_out":0,"redirected_in":0}],"requests":0,"failed":0,"wrong_source":0,
 		"latency_ms":{"p50":0,"p99":0,"max":0},"imbalance":0}`, string(b))
 	require.True(t, json.Valid(b))
+	_, err = (&options{JSON: filepath.Join(path, "x")}).openJSON()
+	require.ErrorContains(t, err, "give a file that can be written")
 }

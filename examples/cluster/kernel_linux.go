@@ -21,7 +21,7 @@ func kernelAvailable() error { return lab.Available() }
 type kernelCluster struct {
 	o       options
 	lab     *lab.Lab
-	dir     string // of nginx's files and sockets
+	scratch *scratch // for nginx's files and sockets
 	hosts   []*kernelHost
 	clients []*child
 }
@@ -37,11 +37,11 @@ type kernelHost struct {
 // newKernelCluster builds the cluster and waits until its hosts know each other.
 // If it fails nothing is left behind.
 func newKernelCluster(ctx context.Context, o options) (cluster, error) {
-	dir, err := os.MkdirTemp("", "carom-cluster-")
+	scratch, err := newScratch(os.TempDir())
 	if err != nil {
 		return nil, err
 	}
-	c := &kernelCluster{o: o, dir: dir}
+	c := &kernelCluster{o: o, scratch: scratch}
 	if err := c.build(ctx); err != nil {
 		return nil, errors.Join(err, c.close())
 	}
@@ -95,7 +95,7 @@ func (c *kernelCluster) addHost(i int, reports []netip.AddrPort, secret []byte) 
 func (c *kernelCluster) serve(h *kernelHost) (err error) {
 	r := &serverRole{Network: "tcp", Address: fmt.Sprintf(":%d", servicePort), ServiceTime: c.o.ServiceTime}
 	if c.o.Server == "nginx" {
-		r.Network, r.Address = "unix", filepath.Join(c.dir, h.host.Name()+".sock")
+		r.Network, r.Address = "unix", filepath.Join(c.scratch.dir, h.host.Name()+".sock")
 	}
 	if h.server, err = startChild(h.host, "web server", role{Server: r}); err != nil {
 		return err
@@ -103,7 +103,7 @@ func (c *kernelCluster) serve(h *kernelHost) (err error) {
 	if err = h.server.awaitReady(context.Background()); err != nil || c.o.Server != "nginx" {
 		return err
 	}
-	h.nginx, err = startNginx(h.host, c.dir, r.Address)
+	h.nginx, err = startNginx(h.host, c.scratch.dir, r.Address)
 	return err
 }
 
@@ -214,7 +214,7 @@ func (c *kernelCluster) close() error {
 	if c.lab != nil {
 		err = errors.Join(err, c.lab.Close())
 	}
-	return errors.Join(err, os.RemoveAll(c.dir))
+	return errors.Join(err, c.scratch.close())
 }
 
 // An nginx is the web server of the same name, before the built-in one on a Unix

@@ -41,13 +41,18 @@ func run(ctx context.Context) int {
 		fmt.Fprintln(os.Stderr, "cluster:", err)
 		return 2
 	}
+	summary, err := o.openJSON() // before the work, which a mistyped path would waste
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "cluster:", err)
+		return 2
+	}
 	r, err := drive(ctx, o)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "cluster:", err)
 		return 1
 	}
-	if o.JSON != "" {
-		if err := r.writeJSON(o.JSON); err != nil {
+	if summary != nil {
+		if err := r.writeJSON(summary); err != nil {
 			fmt.Fprintln(os.Stderr, "cluster:", err)
 			return 1
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -106,18 +107,29 @@ func (h *hostResult) row() string {
 		h.Name, h.Addr, h.Dialled, h.Served, h.RedirectedOut, h.RedirectedIn, h.established)
 }
 
-// writeJSON writes the summary to the file, or to standard output for "-".
-func (r *result) writeJSON(path string) error {
+// openJSON opens where the summary goes, nil for nowhere.
+func (o *options) openJSON() (*os.File, error) {
+	switch o.JSON {
+	case "":
+		return nil, nil
+	case "-":
+		return os.Stdout, nil
+	}
+	f, err := os.Create(o.JSON)
+	if err != nil {
+		return nil, fmt.Errorf("-json: %w: give a file that can be written", err)
+	}
+	return f, nil
+}
+
+// writeJSON writes the summary and closes the file.
+func (r *result) writeJSON(to *os.File) error {
 	b, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	b = append(b, '\n')
-	if path == "-" {
-		_, err = os.Stdout.Write(b)
-		return err
-	}
-	return os.WriteFile(path, b, 0o644)
+	_, err = to.Write(append(b, '\n'))
+	return errors.Join(err, to.Close())
 }
 
 // A screen redraws the live table in place on a terminal, and prints a line of
