@@ -14,7 +14,7 @@ type candidates struct {
 }
 
 func candidatesOf(s *Snapshot) candidates {
-	c := candidates{hosts: s.Hosts, home: -1}
+	c := candidates{hosts: s.Hosts, home: -1, peers: make([]int32, 0, len(s.Hosts))}
 	for i := range s.Hosts {
 		switch {
 		case !s.Hosts[i].Eligible():

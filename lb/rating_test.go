@@ -204,11 +204,11 @@ func TestLoadFactor(t *testing.T) {
 		{"more used than there is", Resources{CPU: 0.1}, Resources{CPU: 1.5}, math.Inf(1)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			n := ResourceLoad{Demand: tt.demand}.needs(&Host{Load: tt.used}, [resources]float64{})
-			if math.IsInf(tt.want, 1) {
-				require.True(t, math.IsInf(n.factor(0), 1))
+			room := ResourceLoad{Demand: tt.demand}.room(&Host{Load: tt.used}, [resources]float64{})
+			if factor := 1 / max(room, 0); math.IsInf(tt.want, 1) {
+				require.True(t, math.IsInf(factor, 1))
 			} else {
-				require.InDelta(t, tt.want, n.factor(0), 1e-6)
+				require.InDelta(t, tt.want, factor, 1e-6)
 			}
 		})
 	}

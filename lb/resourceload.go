@@ -13,7 +13,10 @@ import (
 //
 // What is available is 1 less the reported share and Headroom, and less Demand for
 // each connection that this chooser has handed over since. A resource that a host
-// does not report counts as the average of those that do.
+// does not report counts as the average of those that do. The load factor is one
+// over the connections that still fit, available/demand of the scarcest resource,
+// and those are one fewer for each that was handed over: so a pick compares one
+// number per host, however many resources there are.
 //
 // Source: Venkatasubramanian and Ramanathan, "Load Management in Distributed Video
 // Servers", ICDCS 1997.
@@ -68,21 +71,17 @@ func (p ResourceLoad) Build(s *Snapshot) Picker {
 	if p.Demand == (Resources{}) {
 		p.Demand = Resources{defaultDemand, defaultDemand, defaultDemand, defaultDemand}
 	}
-	r.needs = make([]needs, len(s.Hosts))
+	r.room = make([]float64, len(s.Hosts))
 	average := averageUse(s)
 	for i := range s.Hosts {
-		r.needs[i] = p.needs(&s.Hosts[i], average)
+		r.room[i] = p.room(&s.Hosts[i], average)
 	}
 	return r
 }
 
-// needs is what a connection takes of a host, and what was free.
-type needs struct {
-	demand, free [resources]float64
-}
-
-func (p ResourceLoad) needs(h *Host, average [resources]float64) needs {
-	n, scale := needs{demand: p.Demand.list()}, 1.0
+// room is how many connections fit on a host, by its report.
+func (p ResourceLoad) room(h *Host, average [resources]float64) float64 {
+	demand, scale, least := p.Demand.list(), 1.0, math.Inf(1)
 	if p.DemandAt > 0 && h.Weight > 0 {
 		scale = float64(p.DemandAt) / float64(h.Weight)
 	}
@@ -90,10 +89,11 @@ func (p ResourceLoad) needs(h *Host, average [resources]float64) needs {
 		if used < 0 {
 			used = average[k]
 		}
-		n.demand[k] *= scale
-		n.free[k] = 1 - used - float64(p.Headroom)
+		if demand[k] > 0 {
+			least = min(least, (1-used-float64(p.Headroom))/(demand[k]*scale))
+		}
 	}
-	return n
+	return least
 }
 
 // averageUse returns the mean of each resource over the eligible hosts that report
@@ -115,19 +115,19 @@ func averageUse(s *Snapshot) (mean [resources]float64) {
 
 type resourceLoad struct {
 	candidates
-	needs []needs
-	draw  int
-	full  Choice
+	room []float64 // by host
+	draw int
+	full Choice
 }
 
 func (p *resourceLoad) Pick(f Flow, _ time.Duration) Choice {
 	if p.home < 0 && len(p.peers) == 0 {
 		return Choice{}
 	}
-	i := p.cheapest(f, p.draw, 1, p)
+	i := p.cheapest(f, p.draw, noRoom, p)
 	if i < 0 && p.draw >= 0 {
 		f.Conn = ^f.Conn // the draws that led here would bias a tie
-		i = p.cheapest(f, EveryHost, 1, p)
+		i = p.cheapest(f, EveryHost, noRoom, p)
 	}
 	switch i {
 	case -1:
@@ -138,23 +138,11 @@ func (p *resourceLoad) Pick(f Flow, _ time.Duration) Choice {
 	return Choice{Do: Send, Host: i}
 }
 
-// score is the load factor: at 1 the connection would take all there is.
-func (p *resourceLoad) score(i int) float64 {
-	return p.needs[i].factor(float64(max(p.hosts[i].since(), 0)))
-}
+// noRoom is the score of a host that the connection would fill up: its load factor
+// is 1.
+const noRoom = -1
 
-// factor is the load factor after that many connections more.
-func (n *needs) factor(more float64) float64 {
-	worst := 0.0
-	for k, demand := range n.demand {
-		if demand <= 0 {
-			continue
-		}
-		free := n.free[k] - more*demand
-		if free <= 0 {
-			return math.Inf(1)
-		}
-		worst = max(worst, demand/free)
-	}
-	return worst
+// score is less the more connections still fit.
+func (p *resourceLoad) score(i int) float64 {
+	return float64(max(p.hosts[i].since(), 0)) - p.room[i]
 }

@@ -1,7 +1,6 @@
 package lb
 
 import (
-	"cmp"
 	"slices"
 	"sort"
 	"time"
@@ -112,9 +111,9 @@ func (p StaleLoad) prepare(s *Snapshot) *staleLoad {
 		period: p.Period, rate: p.Load / float64(p.Service),
 	}
 	for _, i := range all {
-		q.mean += float64(s.Hosts[i].Weight)
+		q.scale += float64(s.Hosts[i].Weight)
 	}
-	q.mean /= float64(len(all))
+	q.scale = float64(len(all)) / q.scale
 	return q
 }
 
@@ -136,7 +135,7 @@ type staleLoad struct {
 	self   int
 	k      int
 	levels levels  // of all hosts, if k is 0
-	mean   float64 // weight
+	scale  float64 // one over the mean weight
 	rate   float64 // connections per nanosecond that come to a host of that weight
 	period time.Duration
 	age    time.Duration // of reports, when the snapshot was taken
@@ -203,14 +202,14 @@ func (p *staleLoad) draw(l levels, since time.Duration, d *draws) int {
 // shares sets the part of the connections that each host is to have, before they
 // are made to add up to 1.
 func (p *staleLoad) shares(l levels, since time.Duration, shares []float64) {
-	conns := p.arrivals(l, p.period)
-	surface := l.surface(conns)
+	conns := max(p.arrivals(l, p.period), fewest)
+	surface, part := l.surface(conns), 1/conns
 	for k := range l {
 		if p.rule == AgedLI {
-			conns = p.arrivals(l, p.hosts[l[k].host].Age+since)
-			surface = l.surface(conns)
+			conns = max(p.arrivals(l, p.hosts[l[k].host].Age+since), fewest)
+			surface, part = l.surface(conns), 1/conns
 		}
-		shares[k] = l.share(k, conns, surface)
+		shares[k] = part * l.share(k, surface)
 	}
 }
 
@@ -219,13 +218,17 @@ func (p *staleLoad) arrivals(l levels, over time.Duration) float64 {
 	return p.rate * float64(over) * l[len(l)-1].capacities
 }
 
-// level sorts the hosts into l, which has room for them.
+// level sorts the hosts into l, which has room for them. Vessels are written field
+// by field: to copy one that was just made in parts stalls a processor's loads.
 func (p *staleLoad) level(hosts []int32, l levels) levels {
 	for _, i := range hosts {
 		h := &p.hosts[i]
-		l = append(l, level{host: i, load: float64(h.Estimate()), capacity: float64(h.Weight) / p.mean})
+		l = l[:len(l)+1]
+		v := &l[len(l)-1]
+		v.host, v.load, v.capacity = i, float64(h.Estimate()), float64(h.Weight)*p.scale
 	}
 	l.sort()
+	l.sum()
 	return l
 }
 
@@ -242,10 +245,26 @@ type level struct {
 }
 
 func (l levels) sort() {
-	slices.SortFunc(l, func(a, b level) int {
-		return cmp.Or(cmp.Compare(a.load*b.capacity, b.load*a.capacity), cmp.Compare(a.host, b.host))
-	})
-	l.sum()
+	if len(l) > MaxD {
+		slices.SortFunc(l, func(a, b level) int { return a.compare(&b) })
+		return
+	}
+	for k := range l { // a few, on the packet path
+		for ; k > 0 && l[k].compare(&l[k-1]) < 0; k-- {
+			v, w := &l[k], &l[k-1]
+			v.host, v.load, v.capacity, w.host, w.load, w.capacity = w.host, w.load, w.capacity, v.host, v.load, v.capacity
+		}
+	}
+}
+
+func (v *level) compare(o *level) int {
+	switch a, b := v.load*o.capacity, o.load*v.capacity; {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return int(v.host - o.host)
 }
 
 // sum sets the sums.
@@ -271,14 +290,13 @@ const fewest = 1e-3
 
 // surface is the level that the hosts which get wet have at the end.
 func (l levels) surface(conns float64) float64 {
-	conns = max(conns, fewest)
 	last := &l[l.reach(conns)-1]
 	return (last.loads + conns) / last.capacities
 }
 
-// share is the part of conns that goes to the k-th host.
-func (l levels) share(k int, conns, surface float64) float64 {
-	return max(surface*l[k].capacity-l[k].load, 0) / max(conns, fewest)
+// share is how many connections go to the k-th host.
+func (l levels) share(k int, surface float64) float64 {
+	return max(surface*l[k].capacity-l[k].load, 0)
 }
 
 // among returns one of the first m hosts by their capacities; x is from 0 to 1.

@@ -17,6 +17,7 @@ func boardOf(loads ...float64) levels {
 		l = append(l, level{host: int32(i), load: load, capacity: 1})
 	}
 	l.sort()
+	l.sum()
 	return l
 }
 
@@ -40,7 +41,8 @@ func TestStaleLoadShares(t *testing.T) {
 			l := boardOf(tt.loads...)
 			require.Equal(t, tt.reach, l.reach(tt.conns))
 			for k, want := range tt.want {
-				require.InDelta(t, want, l.share(k, tt.conns, l.surface(tt.conns)), 1e-6)
+				conns := max(tt.conns, fewest)
+				require.InDelta(t, want, l.share(k, l.surface(conns))/conns, 1e-6)
 			}
 		})
 	}
