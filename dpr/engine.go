@@ -304,12 +304,17 @@ func (b *batch) notOurs(p *Packet) {
 	p.Verdict = Pass
 }
 
+// ProbePort is the source port of SYNs by which a host asks whether connections that it
+// hands to a peer are answered. They open nothing, so the peer does not count them. It
+// is GUE's port, which no client has: it is below those that systems choose from.
+const ProbePort = 6080
+
 // redirectedIn serves a TCP packet that a peer redirected. It is never redirected
 // again, so no packet can travel in a circle. The kernel's sockets are all the
 // memory that such flows need.
 func (b *batch) redirectedIn(p *Packet, h *header.Packet, s *service, addr uint16) {
 	p.Verdict = Local
-	if opens(h) {
+	if opens(h) && h.SrcPort != ProbePort {
 		s.count.in.Add(1)
 	}
 	if h.Fragment {

@@ -93,6 +93,12 @@ type Config struct {
 	// its peers; others are logged. The default is any address, which only suits a
 	// network whose hosts are all trusted.
 	AliasPrefixes []netip.Prefix
+	// NoPathCheck has this host believe that each peer that says it is well answers
+	// what it is handed. Otherwise, and with CAP_NET_RAW, that is probed once a
+	// second: a SYN to each TCP service, through the tunnel, must bring a SYN-ACK from
+	// the address that is dialled here. Its client is Addr, or where that is of the
+	// other family the dialled address itself.
+	NoPathCheck bool
 	// Queues is the number of TUN queues, each with a reading goroutine. Default 1.
 	Queues int
 	// MaxFlows bounds the flow table; see dpr.Config.

@@ -2,6 +2,8 @@ package node
 
 import (
 	"context"
+	"errors"
+	"io"
 	"net/netip"
 	"slices"
 	"time"
@@ -66,6 +68,10 @@ type Host struct {
 	Capture func() (hostnet.Stats, error)
 	// Tunnel returns the counters of Uplinks, for Node.Status. Optional.
 	Tunnel func() TunnelStats
+	// Answers are where TCP segments for dpr.ProbePort come to this host, a whole IP
+	// packet for each Read, one of Answers for each family. Close wakes a Read.
+	// Optional: without, paths to the peers are not probed.
+	Answers []io.ReadCloser
 	// Beat is told that the router works. Optional.
 	Beat func(time.Time)
 	// Run does what the host has to do meanwhile, until ctx is done. Optional.
@@ -95,6 +101,8 @@ func (h *Host) count(s *Status) {
 	}
 }
 
+func (h *Host) reaches(netip.AddrPort) bool { return true }
+
 func (h *Host) unwire() error {
 	if h.Unwire == nil {
 		return nil
@@ -110,8 +118,9 @@ func (h *Host) close() error {
 	if h.Reports != nil {
 		h.Reports.Close()
 	}
+	answers := h.closeAnswers()
 	if h.Close == nil {
-		return nil
+		return answers
 	}
-	return h.Close()
+	return errors.Join(answers, h.Close())
 }

@@ -25,6 +25,7 @@ type Node struct {
 	engine  *dpr.Engine
 	board   *loadinfo.Board
 	reports loadinfo.Transport
+	prober  *prober
 	// current is the configuration in force. Whoever changes it, or makes the parts
 	// follow it, holds wiring.
 	current atomic.Pointer[setup]
@@ -60,6 +61,7 @@ func assemble(cfg Config, host Host) (*Node, error) {
 		boot:    uint64(time.Now().UnixNano()),
 		served:  first.endpoints(nil),
 		state:   loadinfo.Joining,
+		prober:  newProber(len(host.Answers) > 0),
 		peers:   make(map[string]loadinfo.Member),
 		healthy: make(map[string]bool),
 		sockets: make(map[string]dpr.Sockets),
@@ -139,7 +141,7 @@ func (n *Node) Run(ctx context.Context) error {
 	defer stopRouting()
 	var router, others sync.WaitGroup
 	router.Go(func() { cancel(n.runRouter(routing)) })
-	for _, run := range []func(context.Context) error{n.reports.Run, n.sample, n.follow, n.watchHealth, n.host.run} {
+	for _, run := range []func(context.Context) error{n.reports.Run, n.sample, n.follow, n.watchHealth, n.probe, n.host.run} {
 		others.Go(func() {
 			if err := run(working); err != nil {
 				cancel(err)
@@ -201,6 +203,7 @@ func (n *Node) follow(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-changes:
+		case <-n.prober.changed:
 			select {
 			case <-ctx.Done():
 				return nil
@@ -241,6 +244,9 @@ func (n *Node) choose(now time.Time) {
 			policy = lb.Stay{}
 		}
 		snap := n.board.Snapshot(s.Name, now)
+		if s.Proto == dpr.TCP {
+			n.prober.mark(snap, s.Name)
+		}
 		snap.Taken = n.engine.Clock(now)
 		if err := n.engine.SetSnapshot(s.Name, policy, snap); err != nil {
 			n.cfg.Logger.Error("cannot follow the cluster's load", "service", s.Name, "err", err)
@@ -253,7 +259,7 @@ func (n *Node) choose(now time.Time) {
 func (n *Node) followPeers(members []loadinfo.Member) error {
 	next := make(map[string]loadinfo.Member)
 	for _, m := range members {
-		if !m.Local && m.State != loadinfo.Down && m.Node.IsValid() {
+		if !m.Local && m.State != loadinfo.Down && m.Node.IsValid() && n.host.reaches(m.Node) {
 			next[m.ID] = m
 		}
 	}
@@ -284,6 +290,7 @@ func (n *Node) wire(s *setup, peers map[string]loadinfo.Member) error {
 	if err := n.engine.SetServices(s.endpoints(aliases)); err != nil {
 		return err
 	}
+	defer signal(n.prober.peers)
 	return n.setPeers(peers, n.measure(peers))
 }
 

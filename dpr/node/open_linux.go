@@ -216,7 +216,23 @@ func (l *linux) openNet() error {
 	l.host.Beat = func(time.Time) { l.net.Beat() }
 	l.host.Capture = l.net.Stats
 	l.host.Unwire = l.net.Close
-	return l.openReplies()
+	return errors.Join(l.openReplies(), l.openAnswers())
+}
+
+// openAnswers opens what hears the answers to probes. A node does without where it
+// must, as openReplies says.
+func (l *linux) openAnswers() error {
+	if l.cfg.NoPathCheck || l.host.Replies == nil {
+		return nil
+	}
+	for _, family := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		answers, err := hostnet.OpenAnswers(family, dpr.ProbePort)
+		if err != nil {
+			return err
+		}
+		l.host.Answers = append(l.host.Answers, answers)
+	}
+	return nil
 }
 
 // openReplies opens the sockets that the engine's own packets leave by. A node does
@@ -226,7 +242,7 @@ func (l *linux) openReplies() error {
 	l.host.Run = func(ctx context.Context) error { return both(ctx, meterRun, l.net.Run) }
 	raw, err := hostnet.NewRawSender()
 	if errors.Is(err, unix.EPERM) {
-		l.cfg.Logger.Warn("ICMP errors and resets of the engine's own are not sent; all else works", "err", err)
+		l.cfg.Logger.Warn("ICMP errors and resets of the engine's own are not sent, and paths to peers are not probed; all else works", "err", err)
 		return nil
 	}
 	if err != nil {

@@ -93,6 +93,7 @@ func (c *Config) follows(old *Config) error {
 		{"Interface", old.Interface, c.Interface},
 		{"Interfaces", old.Interfaces, c.Interfaces},
 		{"Period", old.Period, c.Period},
+		{"NoPathCheck", old.NoPathCheck, c.NoPathCheck},
 		{"Queues", old.Queues, c.Queues},
 		{"MaxFlows", old.MaxFlows, c.MaxFlows},
 		{"SYNRate", old.SYNRate, c.SYNRate},

@@ -56,7 +56,13 @@ func (h *host) serve(t *testing.T, port uint16) *server {
 	if h.addr.Is6() {
 		any = netip.IPv6Unspecified()
 	}
-	ln, err := h.Listen("tcp", netip.AddrPortFrom(any, port).String())
+	return h.serveAt(t, netip.AddrPortFrom(any, port))
+}
+
+// serveAt starts a server at an address of the host, until the test ends.
+func (h *host) serveAt(t *testing.T, at netip.AddrPort) *server {
+	t.Helper()
+	ln, err := h.Listen("tcp", at.String())
 	require.NoError(t, err)
 	s := &server{listener: ln, conns: make(map[net.Conn]bool)}
 	s.wg.Go(func() { s.run(h.Name()) })

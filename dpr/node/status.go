@@ -65,6 +65,9 @@ type Status struct {
 	// MTU is the length of the longest packet that fits the tunnel to each peer, in
 	// bytes, by the peer's ID.
 	MTU map[string]int
+	// Paths are those to the peers that were probed, by the peer's ID; see
+	// Config.NoPathCheck.
+	Paths map[string][]Path
 }
 
 // TunnelStats counts packets as they were before they went into the tunnel; a
@@ -94,6 +97,7 @@ func (n *Node) Status() Status {
 		Engine:   n.engine.Stats(),
 		Reports:  n.reports.Stats(),
 	}
+	s.Paths = n.prober.all()
 	n.host.count(&s)
 	n.mu.Lock()
 	defer n.mu.Unlock()
