@@ -112,6 +112,37 @@ func TestA66Foreign(t *testing.T) {
 	})
 }
 
+// What says that it is longer than it is could cost gigabytes.
+func TestA66StatedLengths(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		b    []byte
+		want bool
+	}{
+		{"a member", alive("a@1", addrOf(7), 1, 5, 5, 0, 0, 0)[1:], true},
+		{"nothing", nil, true},
+		{"numbers", []byte{0x7f, 0xff, 0xc0, 0xc3, 0xcc, 1, 0xcd, 1, 2, 0xce, 1, 2, 3, 4, 0xca, 1, 2, 3, 4, 0xd3, 1, 2, 3, 4, 5, 6, 7, 8}, true},
+		{"a string", []byte{0xa2, 'a', 'b'}, true},
+		{"a string that is cut", []byte{0xa2, 'a'}, false},
+		{"a string of 255", []byte{0xd9, 255, 'a'}, false},
+		{"a string of 4 GB", []byte{0xdb, 255, 255, 255, 255, 'a'}, false},
+		{"bytes of 4 GB", []byte{0xc6, 255, 255, 255, 255, 'a'}, false},
+		{"an extension of 4 GB", []byte{0x81, 0xa1, 'x', 0xc9, 255, 255, 255, 255, 255}, false},
+		{"an extension", []byte{0xc7, 1, 5, 'x'}, true},
+		{"an extension without its type", []byte{0xc7, 1, 5}, false},
+		{"an extension of 16", append([]byte{0xd8}, make([]byte, 17)...), true},
+		{"an array", []byte{0x92, 1, 2}, true},
+		{"an array of 4 billion", []byte{0xdd, 255, 255, 255, 255, 1}, false},
+		{"a map", []byte{0x81, 1, 2}, true},
+		{"a map of 4 billion", []byte{0xdf, 255, 255, 255, 255, 1, 2}, false},
+		{"a length that is cut", []byte{0xdb, 255}, false},
+	} {
+		require.Equal(t, tt.want, bounded(tt.b), tt.name)
+		require.Equal(t, tt.want, tame(append([]byte{0}, tt.b...)), tt.name)
+		require.True(t, tame(append([]byte{userMsg}, tt.b...)), "a report is no MessagePack")
+	}
+}
+
 func TestAdmitStream(t *testing.T) {
 	for _, tt := range []struct {
 		in        []byte
@@ -216,6 +247,7 @@ func (l *lost) has(a netip.AddrPort) bool {
 func FuzzDatagram(f *testing.F) {
 	f.Add(alive("a@1", addrOf(7), 1, 5, 5, 0, 0, 0))
 	f.Add([]byte{compoundMsg, 2, 0, 1, 0, 1, 8, 9})
+	f.Add([]byte{0, 0x81, 0xa1, 'x', 0xc9, 255, 255, 255, 255, 5}) // an unknown field of 4 GB
 	for kind := range byte(16) {
 		f.Add([]byte{kind, 0x81, 0xa5, 'S', 'e', 'q', 'N', 'o', 1})
 		f.Add([]byte{kind, 0x84, 0xa6, 'T', 'a', 'r', 'g', 'e', 't', 0xa1, 1, 0xa4, 'P', 'o', 'r', 't', 7, 0xa4, 'N', 'o', 'd', 'e', 0xa3, 'a', '@', '1',

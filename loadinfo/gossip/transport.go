@@ -183,9 +183,10 @@ func (t *transport) failed(err error, times int) bool {
 	return false
 }
 
-// The types of memberlist's messages that contain others.
+// The types of memberlist's messages that contain others, or what is not its own.
 const (
 	compoundMsg = 7
+	userMsg     = 8
 	compressMsg = 9
 	encryptMsg  = 10
 	crcMsg      = 12
@@ -240,8 +241,9 @@ func sealed(b []byte) bool {
 	return len(body) > crcLen && body[0] == crcMsg
 }
 
-// tame reports whether a plain message has no compressed part. This package never
-// sends one, and unpacking makes up to 40 MB of a kilobyte.
+// tame reports whether a plain message costs no more memory than it has bytes, or
+// little more. It has no compressed part, of which this package never sends one and
+// which makes up to 40 MB of a kilobyte, and states no length beyond its end.
 func tame(b []byte) bool {
 	b = b[behindLabel(b):]
 	for len(b) > 0 {
@@ -252,8 +254,10 @@ func tame(b []byte) bool {
 			b = b[min(crcLen, len(b)):]
 		case compoundMsg:
 			return tameParts(b[1:])
+		case userMsg:
+			return true // a report
 		default:
-			return true
+			return bounded(b[1:])
 		}
 	}
 	return true
