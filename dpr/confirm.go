@@ -92,16 +92,14 @@ type questions struct {
 	list []Question
 }
 
-// A listener knows whether a peer answers.
-type listener struct {
-	heard   atomic.Bool  // an answer, ever
-	waiting atomic.Int64 // since when, after the engine's epoch, all questions wait for one; 0: none does
-}
+// A listener knows whether a peer answers: since when, after the engine's epoch, all
+// questions have waited for an answer; 0: none does.
+type listener struct{ waiting atomic.Int64 }
 
-// answers reports whether the peer tells which flows are alive.
+// answers reports whether the peer tells which flows are alive, as far as is known.
 func (l *listener) answers(now time.Duration) bool {
 	since := l.waiting.Load()
-	return l.heard.Load() && (since == 0 || int64(now)-since < int64(silence))
+	return since == 0 || int64(now)-since < int64(silence)
 }
 
 // idle decides about an entry that had no packet for another round.
@@ -173,7 +171,6 @@ func (e *Engine) Answer(q *Question, life Life, now time.Time) {
 	if p == nil || life == Unsaid {
 		return
 	}
-	p.listener.heard.Store(true)
 	p.listener.waiting.Store(0)
 	if service == nil {
 		return

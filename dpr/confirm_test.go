@@ -164,7 +164,12 @@ func TestPeerThatDoesNotAnswer(t *testing.T) {
 	c.mute = true
 	c.from(tcp(syn, 1000, 0))
 	c.from(tcp(ack, 1001, 0))
-	require.Equal(t, "established", c.state(client))
+	require.Equal(t, "unconfirmed", c.state(client))
+	c.live(time.Minute)
+	require.Equal(t, "established", c.state(client), "nobody denies it")
+	c.from(tcpFrom(clientPort(78), syn, 1, 0))
+	c.from(tcpFrom(clientPort(78), ack, 2, 0))
+	require.Equal(t, "established", c.state(clientPort(78)), "the peer is known to be silent")
 	c.live(2 * time.Hour)
 	require.Equal(t, "established", c.state(client))
 	require.NotZero(t, c.asked, "it is asked all the same")

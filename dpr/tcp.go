@@ -158,7 +158,8 @@ func (b *batch) revive(entry *flowtable.Entry, state State, ahead int32, exact b
 
 // opened returns the state of a flow whose client says that it is open.
 func (b *batch) opened(entry *flowtable.Entry) State {
-	if p := b.view.peer(PeerID(entry.Peer)); p != nil && p.listener.answers(b.now) {
+	p := b.view.peer(PeerID(entry.Peer))
+	if b.engine.cfg.Confirm && p != nil && p.listener.answers(b.now) {
 		return Unconfirmed
 	}
 	return Established

@@ -53,7 +53,7 @@ var rules = []rule{
 		why:   "the engine decides and rewrites; devices, sockets and reports reach it through its interfaces",
 	},
 	{
-		pkgs: patterns{"./dpr/tun", "./dpr/gue", "./dpr/ipip"}, never: patterns{"./loadinfo/...", "./dpr/hostnet", "./dpr/node"},
+		pkgs: patterns{"./dpr/tun", "./dpr/gue", "./dpr/ipip", "./dpr/confirm"}, never: patterns{"./loadinfo/...", "./dpr/hostnet", "./dpr/node"},
 		why: "a device carries packets and knows nothing of what is decided about them",
 	},
 	{
@@ -67,7 +67,7 @@ var rules = []rule{
 		why: "these are functions of bytes",
 	},
 	{
-		pkgs:  patterns{"./lb/...", "./loadinfo", "./dpr", "./dpr/node", "./dpr/tun", "./dpr/gue", "./dpr/ipip", "./dpr/hostnet"},
+		pkgs:  patterns{"./lb/...", "./loadinfo", "./dpr", "./dpr/node", "./dpr/tun", "./dpr/gue", "./dpr/ipip", "./dpr/confirm", "./dpr/hostnet"},
 		never: append(heavy, "./internal/bench/...", "./internal/lab/...", "./internal/sim/...", "./dpr/dprtest/..."),
 		why:   "importers of the library must not inherit what only tests and some programs need",
 	},
