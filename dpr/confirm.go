@@ -109,7 +109,7 @@ func (e *Engine) idle(entry *flowtable.Entry) (flowtable.Class, bool) {
 	entry.Waits++
 	switch {
 	case entry.Waits < w.rounds[entry.Class]:
-		if p != nil && (dueQuestion(entry.Waits) || e.pressed(now)) {
+		if p != nil && (State(entry.Class).due(entry.Waits) || e.pressed(now)) {
 			e.ask(p, entry, now)
 		}
 		return entry.Class, true
@@ -120,9 +120,13 @@ func (e *Engine) idle(entry *flowtable.Entry) (flowtable.Class, bool) {
 	return entry.Class, false
 }
 
-// dueQuestion reports whether a flow that was idle for so many rounds is asked about:
-// each time that this has doubled, and often enough at last to survive lost answers.
-func dueQuestion(rounds uint16) bool {
+// due reports whether a flow that was idle for so many rounds is asked about: each time
+// that this has doubled, and before it would be forgotten so often that lost answers do
+// no harm.
+func (s State) due(rounds uint16) bool {
+	if s.look() == lookSoon {
+		return rounds <= 2 || rounds%4 == 0
+	}
 	return rounds&(rounds-1) == 0 || rounds >= 256 && rounds%16 == 0
 }
 

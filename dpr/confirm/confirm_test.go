@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -38,6 +39,7 @@ type world struct {
 	lives    map[netip.AddrPort]dpr.Life // by client
 	cannot   error                       // look at sockets
 	lose     func(message []byte) bool
+	mu       sync.Mutex // over lose
 	messages atomic.Int64
 }
 
@@ -89,7 +91,10 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) carry(to *confirm.Confirmer, from dpr.PeerID, b []byte) error {
 	w.messages.Add(1)
-	if !w.lose(b) {
+	w.mu.Lock()
+	lost := w.lose(b)
+	w.mu.Unlock()
+	if !lost {
 		to.Receive(from, b)
 		clear(b) // the bytes are the sender's again
 	}
@@ -147,7 +152,7 @@ func TestConnectionsAreConfirmed(t *testing.T) {
 				w.lose = func([]byte) bool { return lose(&count) }
 				const flows = 1000
 				w.open(flows)
-				w.run(30 * time.Second)
+				w.run(65 * time.Second)
 				require.Equal(t, flows/2, w.engine.Stats().Flows[dpr.Established])
 				require.Equal(t, flows/2, w.engine.Stats().Open["h2"]["web"])
 				w.lives = nil
