@@ -52,7 +52,11 @@ func loadProgram(tun netlink.Link, synRate int) (*capture, error) {
 		return nil, fmt.Errorf("capture program: %w", err)
 	}
 	if err := spec.LoadAndAssign(&c.objects, nil); err != nil {
-		return nil, fmt.Errorf("load the capture program (needs CAP_BPF and CAP_NET_ADMIN): %w", err)
+		// The library blames a limit that has not been there since Linux 5.11.
+		if errors.Is(err, unix.EPERM) {
+			err = unix.EPERM
+		}
+		return nil, fmt.Errorf("load the capture program (needs CAP_BPF and CAP_NET_ADMIN, before Linux 5.11 also CAP_SYS_RESOURCE): %w", err)
 	}
 	return c, nil
 }

@@ -45,7 +45,7 @@ func Probe() error {
 		{"writable kernel settings in /proc/sys/net", probeSettings,
 			"packets that come from the TUN are dropped by reverse path filtering; mount /proc/sys writable"},
 		{"TUN interfaces (/dev/net/tun)", probeTUN,
-			"there is no way to the engine; load the module tun"},
+			"there is no way to the engine"},
 		{"raw sockets (CAP_NET_RAW)", probeRaw,
 			"the engine's own ICMP errors and resets are not sent; all else works"},
 	} {
@@ -89,10 +89,13 @@ func probeSettings() error {
 
 func probeTUN() error {
 	f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
-	if err != nil {
-		return err
+	switch {
+	case err == nil:
+		return f.Close()
+	case errors.Is(err, os.ErrPermission):
+		return fmt.Errorf("%w: run as root, or give this user the right to open it", err)
 	}
-	return f.Close()
+	return fmt.Errorf("%w: load the kernel's module (modprobe tun), or give the container the device", err)
 }
 
 func probeRaw() error {

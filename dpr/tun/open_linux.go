@@ -135,10 +135,12 @@ func (i *Interface) setUp(cfg Config) error {
 // remedy says what to do about an error of the kernel, where that is known.
 func remedy(err error) string {
 	switch {
-	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+	case errors.Is(err, unix.EPERM):
 		return ": run as root or with CAP_NET_ADMIN"
+	case errors.Is(err, unix.EACCES):
+		return ": run as root, or give this user the right to open it"
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV):
-		return ": load the kernel's module: modprobe tun"
+		return ": load the kernel's module (modprobe tun), or give the container the device"
 	case errors.Is(err, unix.EBUSY):
 		return ": another process has this interface, choose another Name"
 	case errors.Is(err, unix.EINVAL):

@@ -227,6 +227,21 @@ func bad(t *testing.T, old, with string) []byte {
 	return []byte(strings.Replace(goodSettings, old, with, 1))
 }
 
+// Messages of the packages below lose what is of Go, and keep what a user wrote.
+func TestInWords(t *testing.T) {
+	for text, want := range map[string]string{
+		"node: Services[0] \"MaxFlows\": Port is 0":                         "services[0] \"MaxFlows\": port is 0",
+		"dpr: MaxFlows is -1":                                               "max_flows is -1",
+		"hostnet: SYNRate 2: give at most 1, or -1 for no limit":            "syn_rate 2: give at most 1, or -1 for no limit",
+		"node: hostnet: set Interfaces\nhostnet: raw sockets (CAP_NET_RAW)": "set interfaces\nraw sockets (CAP_NET_RAW)",
+		"node: tun: /dev/net/tun: permission denied: run as root":           "/dev/net/tun: permission denied: run as root",
+		"node: TunnelPort 6080: gue: listen on 192.0.2.1:6080: in use":      "tunnel_port 6080: listen on 192.0.2.1:6080: in use",
+		"node: Interface \"node: x\": no such interface, nor one with Addr": "interface \"node: x\": no such interface, nor one with addr",
+	} {
+		require.Equal(t, want, inWords(text))
+	}
+}
+
 // All mistakes are told at once.
 func TestAllMistakesAtOnce(t *testing.T) {
 	_, err := parseSettings("f", []byte("addr: x\nweight: y\nperiod: z\nfoo: 1\n"))

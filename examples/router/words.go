@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"regexp"
 	"strings"
+	"unicode"
 
 	"github.com/carom-dpr/carom/dpr/node"
 )
@@ -68,13 +69,13 @@ func fieldNames(structs ...reflect.Type) map[string]string {
 
 // foreign is what is of Go, not of the file: the name of a package before a message,
 // or what may be that of a field; or else what a user wrote, which stays.
-var foreign = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|\b(?:node|dpr|loadinfo|hostnet|tun|gue|sockmeter|gossip|rrdns): |\b(?:Config\.)?[A-Z]\w*`)
+var foreign = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|(?m:^|\s)(?:(?:node|dpr|loadinfo|hostnet|tun|gue|sockmeter|gossip|rrdns): )+|\b(?:Config\.)?[A-Z]\w*`)
 
 // inWords returns the text of an error with the names that fields have in the file.
 func inWords(text string) string {
 	return foreign.ReplaceAllStringFunc(text, func(found string) string {
 		if strings.HasSuffix(found, ": ") {
-			return ""
+			return found[:strings.IndexFunc(found, unicode.IsLetter)] // the space before
 		}
 		return cmp.Or(words[strings.TrimPrefix(found, "Config.")], found)
 	})

@@ -39,6 +39,10 @@ func openKernel(cgroup string, netns uint64) (*kernel, error) {
 	if err := k.open(cgroup, netns); err != nil {
 		k.close()
 		k.unmap()
+		// The library blames a limit that has not been there since Linux 5.11.
+		if errors.Is(err, unix.EPERM) {
+			err = unix.EPERM
+		}
 		return nil, fmt.Errorf("sockmeter: BPF program (needs CAP_BPF, CAP_NET_ADMIN and Linux 5.15): %w", err)
 	}
 	return k, nil
