@@ -46,6 +46,16 @@ type Host struct {
 	// each peer. Optional.
 	PathMTU func(netip.Addr) (int, error)
 
+	// Control sends a message to the peer's node, over the tunnel; TakeControl says,
+	// before the node runs, who takes those of peers, without waiting and without
+	// keeping the bytes. Optional, both or none: without them connections that peers
+	// serve are not confirmed.
+	Control     func(to dpr.PeerID, message []byte) error
+	TakeControl func(take func(from dpr.PeerID, message []byte))
+	// Lives says what this host's sockets know of connections that peers have handed
+	// over; see confirm.Config. Optional.
+	Lives func(flows []dpr.Question, lives []dpr.Life) error
+
 	// SetPeers tells the uplink whom it may send to and receive from.
 	SetPeers func([]Peer) error
 	// SetAliases says which addresses of peers the host is to answer from.

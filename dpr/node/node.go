@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/carom-dpr/carom/dpr"
+	"github.com/carom-dpr/carom/dpr/confirm"
 	"github.com/carom-dpr/carom/lb"
 	"github.com/carom-dpr/carom/loadinfo"
 )
@@ -25,7 +26,9 @@ type Node struct {
 	engine  *dpr.Engine
 	board   *loadinfo.Board
 	reports loadinfo.Transport
-	prober  *prober
+	// confirmer is nil where connections cannot be confirmed.
+	confirmer *confirm.Confirmer
+	prober    *prober
 	// current is the configuration in force. Whoever changes it, or makes the parts
 	// follow it, holds wiring.
 	current atomic.Pointer[setup]
@@ -73,20 +76,31 @@ func assemble(cfg Config, host Host) (*Node, error) {
 		MaxFlows:   cfg.MaxFlows,
 		TrackLocal: host.TrackLocal,
 		Timeouts:   cfg.Timeouts,
+		Confirm:    host.Control != nil,
 	}); err != nil {
 		return nil, err
 	}
-	if err := n.countSockets(first); err != nil {
-		return nil, errors.Join(err, n.engine.Close())
-	}
-	n.board = loadinfo.NewBoard(loadinfo.BoardConfig{Period: cfg.Period, Live: n.engine.Live})
-	if err := n.introduce(first); err != nil {
-		return nil, errors.Join(err, n.engine.Close())
-	}
-	if n.reports, err = n.transport(); err != nil {
+	if err := n.equip(first); err != nil {
 		return nil, errors.Join(err, n.engine.Close())
 	}
 	return n, nil
+}
+
+// equip makes what surrounds the engine.
+func (n *Node) equip(first *setup) error {
+	if err := n.countSockets(first); err != nil {
+		return err
+	}
+	n.board = loadinfo.NewBoard(loadinfo.BoardConfig{Period: n.cfg.Period, Live: n.engine.Live})
+	if err := n.introduce(first); err != nil {
+		return err
+	}
+	var err error
+	if n.reports, err = n.transport(); err != nil {
+		return err
+	}
+	n.confirmer, err = n.newConfirmer()
+	return err
 }
 
 // countSockets tells the engine who counts the connections of TCP services: the
@@ -141,7 +155,7 @@ func (n *Node) Run(ctx context.Context) error {
 	defer stopRouting()
 	var router, others sync.WaitGroup
 	router.Go(func() { cancel(n.runRouter(routing)) })
-	for _, run := range []func(context.Context) error{n.reports.Run, n.sample, n.follow, n.watchHealth, n.probe, n.host.run} {
+	for _, run := range []func(context.Context) error{n.reports.Run, n.sample, n.follow, n.watchHealth, n.confirm, n.probe, n.host.run} {
 		others.Go(func() {
 			if err := run(working); err != nil {
 				cancel(err)

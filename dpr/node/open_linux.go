@@ -63,11 +63,13 @@ func (l *linux) openTunnel() error {
 	if err != nil {
 		return err
 	}
+	var take func(dpr.PeerID, []byte) // set before anything is read
 	u, err := gue.Open(gue.Config{
-		Listen: []netip.AddrPort{netip.AddrPortFrom(l.cfg.Addr, l.cfg.TunnelPort)},
-		Keys:   tunnelKeys(l.cfg.Keys),
-		Queues: l.cfg.Queues,
-		Log:    l.cfg.Logger,
+		Listen:  []netip.AddrPort{netip.AddrPortFrom(l.cfg.Addr, l.cfg.TunnelPort)},
+		Keys:    tunnelKeys(l.cfg.Keys),
+		Queues:  l.cfg.Queues,
+		Control: func(from dpr.PeerID, message []byte) { take(from, message) },
+		Log:     l.cfg.Logger,
 	})
 	if err != nil {
 		return fmt.Errorf("TunnelPort %d: %w", l.cfg.TunnelPort, err)
@@ -85,6 +87,8 @@ func (l *linux) openTunnel() error {
 	}
 	l.host.SetKeys = func(keys []loadinfo.Key) error { return u.SetKeys(tunnelKeys(keys)...) }
 	l.host.Tunnel = func() TunnelStats { return tunnelStats(u.Stats()) }
+	l.host.Control = u.Control
+	l.host.TakeControl = func(f func(dpr.PeerID, []byte)) { take = f }
 	return nil
 }
 
@@ -180,6 +184,11 @@ func (l *linux) openMeter() error {
 		return dpr.Sockets{Live: m.Counter(service), Opened: m.Opened(service)}
 	}
 	l.host.Listening = m.Listening
+	look, err := openLookout(l.endpoints())
+	if err != nil {
+		return errors.Join(err, m.Close())
+	}
+	l.host.Lives = look.lives
 	l.host.SetServices = func(list []dpr.Service) error {
 		if err := l.checkInterfaces(list); err != nil {
 			return err
@@ -187,9 +196,10 @@ func (l *linux) openMeter() error {
 		if err := m.SetServices(metered(list)); err != nil {
 			return err
 		}
+		look.setServices(list)
 		return l.net.SetServices(captured(list))
 	}
-	l.host.Run, l.host.Close = m.Run, m.Close
+	l.host.Run, l.host.Close = m.Run, func() error { return errors.Join(look.diag.Close(), m.Close()) }
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/carom-dpr/carom/dpr"
+	"github.com/carom-dpr/carom/dpr/confirm"
 	"github.com/carom-dpr/carom/dpr/hostnet"
 	"github.com/carom-dpr/carom/loadinfo"
 )
@@ -56,6 +57,8 @@ type Status struct {
 	Engine dpr.Stats
 	// Reports counts load reports.
 	Reports loadinfo.Stats
+	// Confirm counts what peers were asked about the connections that they serve.
+	Confirm confirm.Stats
 	// Capture counts the packets that came to this host, before the engine. It is zero
 	// where the host does not count them, and once Run has ended.
 	Capture hostnet.Stats
@@ -96,6 +99,7 @@ func (n *Node) Status() Status {
 		Services: make(map[string]ServiceStatus),
 		Engine:   n.engine.Stats(),
 		Reports:  n.reports.Stats(),
+		Confirm:  n.confirmation(),
 	}
 	s.Paths = n.prober.all()
 	n.host.count(&s)

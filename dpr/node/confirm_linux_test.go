@@ -1,0 +1,74 @@
+package node_test
+
+import (
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/carom-dpr/carom/dpr"
+	"github.com/carom-dpr/carom/dpr/node"
+)
+
+// abort resets the server's connections, as a server does that is killed.
+func (s *server) abort(t *testing.T) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		require.NoError(t, c.(*net.TCPConn).SetLinger(0))
+		require.NoError(t, c.Close())
+	}
+}
+
+// redirecting is a cluster in which a hands everything to b, with b's server.
+func redirecting(t *testing.T, v6 bool, change func(*node.Config)) (w *world, a *host, served *server) {
+	t.Helper()
+	w = newWorld(t, v6, "a", "b")
+	a, b := w.hosts["a"], w.hosts["b"]
+	a.serve(t, port)
+	served = b.serve(t, port)
+	for h, to := range map[*host]string{a: "b", b: ""} {
+		cfg := h.role(to).config()
+		change(&cfg)
+		h.open(t, cfg)
+	}
+	w.await(t)
+	return w, a, served
+}
+
+func (h *host) flows(state dpr.State) int { return h.node.Status().Engine.Flows[state] }
+
+// A connection is known to be there soon after its handshake, and known to be gone
+// soon after its server ended it with a reset, which passes the entry host by (A22).
+func TestConnectionsAreConfirmed(t *testing.T) {
+	eachFamily(t, func(t *testing.T, v6 bool) {
+		_, a, served := redirecting(t, v6, func(*node.Config) {})
+		w := a.w
+		const conns = 50
+		for range conns {
+			servedBy(t, w.client, a.at(port), "b")
+		}
+		require.GreaterOrEqual(t, a.node.Status().Engine.Open["b"][service], conns)
+		eventually(t, "all are confirmed", func() bool {
+			return a.flows(dpr.Established) == conns && a.flows(dpr.Unconfirmed) == 0
+		})
+		require.Equal(t, conns, a.node.Status().Engine.Open["b"][service])
+		served.abort(t)
+		eventually(t, "all are known to be gone", func() bool { return a.node.Status().Engine.Open["b"][service] == 0 })
+		status := a.node.Status()
+		require.NotZero(t, status.Confirm.Told)
+		require.Zero(t, status.Confirm.Dropped)
+		require.Zero(t, status.Tunnel.Dropped["replayed"])
+		require.Zero(t, status.Tunnel.Dropped["control"])
+	})
+}
+
+// Where answers are rewritten the server's sockets have another address, and whoever is
+// not found may still be there.
+func TestRewrittenConnectionsAreConfirmed(t *testing.T) {
+	_, a, _ := redirecting(t, false, func(c *node.Config) { c.Services[0].Reply = dpr.ReplyRewritten })
+	c := servedBy(t, a.w.client, a.at(port), "b")
+	eventually(t, "it is confirmed", func() bool { return a.flows(dpr.Established) == 1 && a.flows(dpr.Unconfirmed) == 0 })
+	require.NoError(t, c.echo())
+}
