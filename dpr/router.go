@@ -24,7 +24,7 @@ type Router struct {
 	// Replies sends what the engine answers itself: ICMP errors, resets. It must
 	// be safe for concurrent use. Nil drops them.
 	Replies Writer
-	// Beat, if not nil, is called at least ten times a second as long as the
+	// Beat, if not nil, is called five times a second as long as the
 	// router works, for whoever must know that it does.
 	Beat func(now time.Time)
 	// BatchSize is how many packets are read at once. Default 64.
@@ -38,7 +38,7 @@ const (
 	defaultBatch = maxBatch
 	// tickPeriod is short against every timeout and against the 500 ms after which
 	// a capture program takes a silent router for dead.
-	tickPeriod = 100 * time.Millisecond
+	tickPeriod = 200 * time.Millisecond
 )
 
 // Run moves packets until ctx is done, which is no error, or a device fails. Then

@@ -33,7 +33,7 @@ const (
 // Announce calls send with this host's report whenever one is due: once per
 // period, give or take a tenth, so that hosts do not fall into step, and when much
 // has changed since the last, but least apart. A change after a time without any is
-// noticed within a quarter of the period. It asks pace for both before each,
+// noticed within half a period. It asks pace for both before each,
 // since they may depend on how many hosts there are. It calls Tick meanwhile. When
 // the context is done it calls send once more, to say that the host drains, so
 // that peers need not wait for its silence, and returns. It is what a Transport's
@@ -61,7 +61,7 @@ func (b *Board) Announce(ctx context.Context, pace func() (period, least time.Du
 				due = now.Add(jitter(period))
 			}
 			// An idle host that looked at its counts every time would do little else.
-			rest = min(2*rest, period/4)
+			rest = min(2*rest, period/2)
 			if !slices.Equal(is.Services, seen.Services) {
 				rest = 0
 			}

@@ -118,7 +118,7 @@ func TestLargeChangeIsSentEarly(t *testing.T) {
 				}
 				was := len(times())
 				h.board.Counter("www").Store(tt.becomes)
-				pass(DefaultPeriod / 4)
+				pass(DefaultPeriod / 2)
 				require.Equal(t, tt.early, len(times()) > was)
 				h.stop()
 			})
@@ -144,7 +144,7 @@ func TestOwnStateIsSentEarly(t *testing.T) {
 				}
 				require.True(t, eligible())
 				change(a.board)
-				pass(DefaultPeriod / 4)
+				pass(DefaultPeriod / 2)
 				require.False(t, eligible())
 				a.stop()
 				b.stop()

@@ -65,8 +65,8 @@ type Config struct {
 	// this host, and with the keyring, nil without Keys. What it returns closes its
 	// sockets when it has Run; on an error it leaves none open.
 	Transport func(*loadinfo.Board, *loadinfo.Keyring) (loadinfo.Transport, error)
-	// Resources are sampled once a period, and peers told of them. Nil means that
-	// they are told of none.
+	// Resources are sampled every two seconds, or once a longer period, and peers
+	// told of them. Nil means that they are told of none.
 	Resources *resource.Registry
 	// Keys are the cluster's keys: reports and tunnel packets carry a tag made with
 	// the first, and one made with any of them is accepted. Without keys anybody
