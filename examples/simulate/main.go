@@ -36,12 +36,17 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	// Simulations of few hosts have little memory and much garbage, which at the
-	// default would be collected every few milliseconds.
-	if os.Getenv("GOGC") == "" {
+	// default would be collected every few milliseconds. Those of ten thousand that
+	// keep tables have gigabytes, of which five times as much would be too much.
+	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetGCPercent(400)
+		debug.SetMemoryLimit(memory)
 	}
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
+
+// memory is what may be used before garbage is collected more often, in bytes.
+const memory = 6 << 30
 
 func run(ctx context.Context, args []string, out, log io.Writer) int {
 	o, err := parseOptions(args, log)

@@ -40,8 +40,10 @@ type sight struct {
 	// Of a partial view:
 	heard []time.Duration // by peer, or never
 
+	// Of an exact view: the version of what its picker was built from.
+	built uint64
+
 	// Of a shared view:
-	built   uint64
 	changes map[int32]correction
 }
 
