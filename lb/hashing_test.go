@@ -50,6 +50,7 @@ func away(s *Snapshot, host int, f Flags) *Snapshot {
 // A host that leaves, or that merely drains, moves its own tenth of the keys and,
 // within twice that, no others. Jump's numbers do not bear a host leaving for good
 // other than at the end, which its comment says.
+// FIGURES 38: but for Maglev, exactly the host's own keys move.
 func TestA61MembershipChange(t *testing.T) {
 	const keys = 100_000
 	for policy, p := range hashing() {
@@ -279,7 +280,7 @@ func TestHashingBalance(t *testing.T) {
 	}
 }
 
-// The table of the Maglev paper, before and after B1 goes.
+// FIGURES 34: the table of the Maglev paper, before and after B1 goes.
 func TestMaglevGolden(t *testing.T) {
 	b0, b1, b2 := walk{at: 3, skip: 4, weight: 1}, walk{at: 0, skip: 2, weight: 1}, walk{at: 3, skip: 1, weight: 1}
 	require.Equal(t, maglev{1, 0, 1, 0, 2, 2, 0}, populate([]walk{b0, b1, b2}, 7))
@@ -328,6 +329,7 @@ func TestMaglevAgainstOracle(t *testing.T) {
 	}
 }
 
+// FIGURES 35: hosts' entries differ by one at most.
 func TestMaglevBalance(t *testing.T) {
 	entries := func(s *Snapshot, size int) []int {
 		count := make([]int, len(s.Hosts))
