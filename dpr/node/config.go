@@ -83,6 +83,11 @@ type Config struct {
 	// reports, the same on all hosts. Default 6080, the port IANA gave GUE, and
 	// 6082.
 	TunnelPort, ReportPort uint16
+	// Method is how this host receives what peers hand over. Peers learn it from its
+	// reports, so hosts may differ. The default is GUE. IPIP cannot be authenticated,
+	// so it needs a private network and goes without Keys; it needs CAP_NET_RAW here
+	// and on all peers.
+	Method Method
 	// Interface is the network interface that clients and peers are on. The default
 	// is the one that has Addr.
 	Interface string

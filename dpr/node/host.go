@@ -44,7 +44,10 @@ type Host struct {
 	// PathMTU returns the length of the longest packet that the tunnel to the address
 	// of a peer carries at present, in bytes. It is called about twice a second for
 	// each peer. Optional.
-	PathMTU func(netip.Addr) (int, error)
+	PathMTU func(netip.AddrPort) (int, error)
+	// Reaches reports whether there is a tunnel of the peer's method; see MethodOf.
+	// Peers that are not reached get no connections. Optional: without it all are.
+	Reaches func(netip.AddrPort) bool
 
 	// Control sends a message to the peer's node, over the tunnel; TakeControl says,
 	// before the node runs, who takes those of peers, without waiting and without
@@ -111,7 +114,7 @@ func (h *Host) count(s *Status) {
 	}
 }
 
-func (h *Host) reaches(netip.AddrPort) bool { return true }
+func (h *Host) reaches(tunnel netip.AddrPort) bool { return h.Reaches == nil || h.Reaches(tunnel) }
 
 func (h *Host) unwire() error {
 	if h.Unwire == nil {

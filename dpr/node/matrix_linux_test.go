@@ -28,6 +28,20 @@ type way struct {
 var ways = []way{
 	{"GUE, direct", func(*node.Config) {}, false},
 	{"GUE, rewritten", reply(dpr.ReplyRewritten), true},
+	{"IPIP, direct", method(node.IPIP), false},
+	{"IPIP, rewritten", both(method(node.IPIP), reply(dpr.ReplyRewritten)), true},
+	{"IPIP to a host, GUE from it", func(c *node.Config) {
+		c.Keys = nil
+		if c.ID == "b" {
+			c.Method = node.IPIP
+		}
+	}, false},
+}
+
+func both(a, b func(*node.Config)) func(*node.Config) { return func(c *node.Config) { a(c); b(c) } }
+
+func method(m node.Method) func(*node.Config) {
+	return func(c *node.Config) { c.Method, c.Keys = m, nil }
 }
 
 func reply(m dpr.ReplyMode) func(*node.Config) {

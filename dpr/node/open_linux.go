@@ -15,6 +15,7 @@ import (
 	"github.com/carom-dpr/carom/dpr"
 	"github.com/carom-dpr/carom/dpr/gue"
 	"github.com/carom-dpr/carom/dpr/hostnet"
+	"github.com/carom-dpr/carom/dpr/ipip"
 	"github.com/carom-dpr/carom/dpr/tun"
 	"github.com/carom-dpr/carom/loadinfo"
 	"github.com/carom-dpr/carom/loadinfo/sockmeter"
@@ -57,7 +58,7 @@ func (l *linux) open() error {
 	return nil
 }
 
-// openTunnel opens the GUE sockets.
+// openTunnel opens the sockets of the tunnels.
 func (l *linux) openTunnel() error {
 	ifi, err := interfaceOf(l.cfg.Interface, l.cfg.Addr)
 	if err != nil {
@@ -74,19 +75,16 @@ func (l *linux) openTunnel() error {
 	if err != nil {
 		return fmt.Errorf("TunnelPort %d: %w", l.cfg.TunnelPort, err)
 	}
-	for _, q := range u.Queues {
-		l.host.Uplinks = append(l.host.Uplinks, q)
+	t := &tunnels{gue: u, port: l.cfg.TunnelPort}
+	err = l.openIPIP(t)
+	l.join(t)
+	l.host.Close = t.close
+	if err != nil {
+		return err
 	}
-	l.host.MTU, l.host.PathMTU = ifi.MTU-l.overhead(), u.MTU
-	l.host.SetPeers = func(peers []Peer) error {
-		list := make([]gue.Peer, len(peers))
-		for i, p := range peers {
-			list[i] = gue.Peer{ID: p.ID, Addr: p.Addr, MTU: p.MTU}
-		}
-		return u.SetPeers(list)
-	}
+	l.host.MTU, l.host.PathMTU, l.host.SetPeers = ifi.MTU-l.overhead(), t.mtu, t.setPeers
 	l.host.SetKeys = func(keys []loadinfo.Key) error { return u.SetKeys(tunnelKeys(keys)...) }
-	l.host.Tunnel = func() TunnelStats { return tunnelStats(u.Stats()) }
+	l.host.Tunnel = t.stats
 	l.host.Control = u.Control
 	l.host.TakeControl = func(f func(dpr.PeerID, []byte)) { take = f }
 	return nil
@@ -100,8 +98,13 @@ func tunnelStats(s gue.Stats) TunnelStats {
 	return t
 }
 
-// overhead is what the tunnel adds to each packet.
-func (l *linux) overhead() int { return gue.Overhead(l.cfg.Addr.Is6(), len(l.cfg.Keys) > 0) }
+// overhead is what the tunnel adds to each packet that this host receives.
+func (l *linux) overhead() int {
+	if l.cfg.Method == IPIP {
+		return ipip.Overhead(l.cfg.Addr.Is6())
+	}
+	return gue.Overhead(l.cfg.Addr.Is6(), len(l.cfg.Keys) > 0)
+}
 
 func tunnelKeys(keys []loadinfo.Key) []gue.Key {
 	list := make([]gue.Key, len(keys))
@@ -199,7 +202,8 @@ func (l *linux) openMeter() error {
 		look.setServices(list)
 		return l.net.SetServices(captured(list))
 	}
-	l.host.Run, l.host.Close = m.Run, func() error { return errors.Join(look.diag.Close(), m.Close()) }
+	tunnelClose := l.host.Close
+	l.host.Run, l.host.Close = m.Run, func() error { return errors.Join(look.diag.Close(), m.Close(), tunnelClose()) }
 	return nil
 }
 

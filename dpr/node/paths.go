@@ -35,7 +35,7 @@ func (n *Node) measure(peers map[string]loadinfo.Member) map[string]int {
 		if n.host.PathMTU == nil {
 			continue
 		}
-		if mtu, err := n.host.PathMTU(m.Node.Addr()); err == nil { // else nothing gets there anyway
+		if mtu, err := n.host.PathMTU(m.Node); err == nil { // else nothing gets there anyway
 			mtus[id] = mtu
 		}
 	}

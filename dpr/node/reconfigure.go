@@ -88,6 +88,7 @@ func (c *Config) follows(old *Config) error {
 		{"ID", old.ID, c.ID},
 		{"Addr", old.Addr, c.Addr},
 		{"TunnelPort", old.TunnelPort, c.TunnelPort},
+		{"Method", old.Method, c.Method},
 		{"ReportPort", old.ReportPort, c.ReportPort},
 		{"Transport", old.carrier(), c.carrier()},
 		{"Interface", old.Interface, c.Interface},

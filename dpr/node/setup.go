@@ -104,7 +104,7 @@ func (s *setup) mayAlias(a netip.Addr) bool {
 func (s *setup) self() loadinfo.Self {
 	self := loadinfo.Self{
 		ID:      s.ID,
-		Node:    netip.AddrPortFrom(s.Addr, s.TunnelPort),
+		Node:    s.tunnel(),
 		Dialled: s.dialled(),
 		Weight:  s.Weight,
 	}

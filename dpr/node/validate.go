@@ -59,6 +59,9 @@ func unicast(a netip.Addr) bool {
 }
 
 func (c *Config) validateNetwork() error {
+	if int(c.Method) >= len(methodNames) {
+		return fmt.Errorf("Method %d: give GUE or IPIP", c.Method)
+	}
 	if c.TunnelPort == c.ReportPort {
 		return fmt.Errorf("TunnelPort and ReportPort are both %d: give different ports", c.TunnelPort)
 	}
@@ -107,6 +110,9 @@ func isLinkName(name string) bool {
 func (c *Config) validateKeys() error {
 	if len(c.Keys) == 0 {
 		return nil
+	}
+	if c.Method == IPIP {
+		return errors.New("Method is ipip, which can not be authenticated: give no Keys, or another method")
 	}
 	if _, err := loadinfo.NewKeyring(c.Keys...); err != nil {
 		return fmt.Errorf("Keys: %w", err)

@@ -74,6 +74,10 @@ func (s *settings) read(top *section) {
 	readWeight(top, &s.Weight)
 	items(top, "alias_prefixes", &s.AliasPrefixes, parsePrefix)
 	top.duration("period", &s.Period)
+	top.scalar("method", func(text string) (err error) {
+		s.Method, err = node.ParseMethod(text)
+		return err
+	})
 	top.port("tunnel_port", &s.TunnelPort)
 	top.port("report_port", &s.ReportPort)
 	top.number("queues", &s.Queues, 1, 256)
