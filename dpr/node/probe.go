@@ -22,8 +22,9 @@ import (
 // A Path is what became of the probes that went the way of clients' packets: through
 // the tunnel to a peer, and back from there by the address that was dialled.
 type Path struct {
-	// Service and Dialled are what was dialled: an address of this host.
+	// Service is what was dialled.
 	Service string
+	// Dialled is where: an address of this host.
 	Dialled netip.AddrPort
 	// OK says that the peer answers. Until it does it gets no connections of the
 	// service.

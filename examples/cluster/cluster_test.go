@@ -118,6 +118,23 @@ func TestKernelEntryOne(t *testing.T) {
 	requireBalanced(t, r, n)
 }
 
+// Hosts find each other by gossip, and clients find the hosts by the cluster's name.
+func TestGossipAndDNS(t *testing.T) {
+	for _, network := range []string{"memory", "kernel"} {
+		t.Run(network, func(t *testing.T) {
+			if network == "kernel" {
+				lab.Require(t)
+			}
+			n := requests()
+			r := runCluster(t, perfectLink, "-net="+network, "-gossip=memberlist", "-dns", fmt.Sprint("-requests=", n))
+			requireBalanced(t, r, n)
+			for _, h := range r.Hosts {
+				require.InDelta(t, n/4, h.Dialled, float64(n)/8, "answers name all hosts")
+			}
+		})
+	}
+}
+
 func TestOptionErrors(t *testing.T) {
 	for want, args := range map[string][]string{
 		"-hosts 0: give 1 to 64":                {"-hosts=0"},
@@ -128,6 +145,8 @@ func TestOptionErrors(t *testing.T) {
 		"-service-time -1s: give 0 or more":     {"-service-time=-1s"},
 		`-server "apache": give builtin`:        {"-server=apache"},
 		`-net "lan": give auto`:                 {"-net=lan"},
+		`-gossip "serf": give broadcast`:        {"-gossip=serf"},
+		"-entry one is for clients that do not": {"-entry=one", "-dns"},
 		"-server nginx needs the kernel's":      {"-server=nginx", "-net=memory"},
 		`unexpected argument "now"`:             {"now"},
 		"flag provided but not defined: -bogus": {"-bogus"},

@@ -87,6 +87,7 @@ func (c *kernelCluster) addHost(i int, reports []netip.AddrPort, secret []byte) 
 	}
 	h.router, err = startChild(host, "router", role{Router: &routerRole{
 		ID: name, Addr: addr, Peers: reports, Policy: policies[c.o.Policy], Secret: secret,
+		Gossip: c.o.Gossip == "memberlist", DNS: c.o.DNS,
 	}})
 	return err
 }
@@ -118,6 +119,7 @@ func (c *kernelCluster) addClients() error {
 			Targets:     c.o.targets(i),
 			Requests:    share(c.o.Requests, n, i),
 			Concurrency: share(c.o.Concurrency, n, i),
+			DNS:         c.o.nameServers(i),
 		}})
 		if err != nil {
 			return err

@@ -23,6 +23,7 @@ type load struct {
 	targets     []netip.AddrPort
 	requests    int
 	concurrency int
+	finder      *finder // where a request goes; nil: to the targets in turn
 
 	next    atomic.Int64
 	done    atomic.Int64
@@ -56,10 +57,15 @@ func (l *load) worker(ctx context.Context) {
 		if n >= int64(l.requests) {
 			return
 		}
-		target := int(n) % len(l.targets)
-		l.dialled[target].Add(1)
+		target, err := int(n)%len(l.targets), error(nil)
 		start := time.Now()
-		err := l.request(ctx, l.targets[target])
+		if l.finder != nil {
+			target, err = l.finder.find(ctx, l.targets)
+		}
+		if err == nil {
+			l.dialled[target].Add(1)
+			err = l.request(ctx, l.targets[target])
+		}
 		l.record(time.Since(start), err)
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/carom-dpr/carom/dpr/node"
 	"github.com/carom-dpr/carom/internal/header"
 	"github.com/carom-dpr/carom/loadinfo"
+	"github.com/carom-dpr/carom/loadinfo/gossip"
 )
 
 // A memoryCluster has a TCP stack of gVisor's for every host and client, joined by
@@ -135,6 +136,14 @@ func (c *memoryCluster) addHost(i int, reports []netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
+	transport, err := c.transport(h, stack, udpConn{conn}, reports)
+	if err != nil {
+		return err
+	}
+	to := reports
+	if transport != nil {
+		to = nil
+	}
 	policy, err := c.o.policy()
 	if err != nil {
 		return err
@@ -143,8 +152,8 @@ func (c *memoryCluster) addHost(i int, reports []netip.AddrPort) error {
 		ID:       h.name,
 		Addr:     tunnel,
 		Services: []node.Service{{Name: serviceName, Port: servicePort, Addrs: []netip.Addr{h.addr}, Policy: policy}},
-		Report:   reports,
-		Logger:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Report:   to, Transport: transport,
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}, node.Host{
 		Devices:    []dpr.Device{stack.TUN()},
 		Uplinks:    []dpr.Device{uplink},
@@ -165,7 +174,48 @@ func (c *memoryCluster) addHost(i int, reports []netip.AddrPort) error {
 	}
 	c.hosts = append(c.hosts, h)
 	c.nodes.run(h.node.Run)
+	if err := c.answer(h, stack); err != nil {
+		return err
+	}
 	return c.serve(h, stack)
+}
+
+// A transport is what node.Config calls so.
+type transport = func(*loadinfo.Board, *loadinfo.Keyring) (loadinfo.Transport, error)
+
+// transport returns how reports travel; nil for broadcast.
+func (c *memoryCluster) transport(h *memoryHost, stack *netstack.Host, conn loadinfo.PacketConn, peers []netip.AddrPort) (transport, error) {
+	if c.o.Gossip != "memberlist" {
+		return nil, nil
+	}
+	ln, err := stack.Listen(reportPort)
+	if err != nil {
+		return nil, err
+	}
+	return gossiping(gossip.Config{
+		Conn: conn, Listener: ln, Advertise: netip.AddrPortFrom(h.addr, reportPort), Seeds: seeds(peers),
+		Dial: func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+			return stack.Dial(ctx, netip.AddrPort{}, to)
+		},
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
+	}), nil
+}
+
+// answer starts the host's name server if there is to be one.
+func (c *memoryCluster) answer(h *memoryHost, stack *netstack.Host) error {
+	if !c.o.DNS {
+		return nil
+	}
+	conn, err := stack.ListenPacket(netip.AddrPortFrom(h.addr, dnsPort))
+	if err != nil {
+		return err
+	}
+	ln, err := stack.Listen(dnsPort)
+	if err != nil {
+		return errors.Join(err, conn.Close())
+	}
+	c.nodes.run(func(ctx context.Context) error { return answer(ctx, h.node.Board(), conn, ln) })
+	return nil
 }
 
 // stack makes a host's stack on the network; wrap may put something before its
@@ -228,6 +278,12 @@ func (c *memoryCluster) addClient(i int) error {
 		targets:     c.o.targets(i),
 		requests:    share(c.o.Requests, n, i),
 		concurrency: share(c.o.Concurrency, n, i),
+	}
+	if servers := c.o.nameServers(i); servers != nil {
+		// By TCP whatever it asks for: this stack's connections are streams.
+		client.load.finder = newFinder(servers, func(ctx context.Context, _ string, to netip.AddrPort) (net.Conn, error) {
+			return stack.Dial(ctx, netip.AddrPort{}, to)
+		})
 	}
 	client.load.prepare()
 	c.clients = append(c.clients, client)

@@ -24,6 +24,8 @@ type options struct {
 	Server      string
 	Net         string
 	IPv6        bool
+	Gossip      string
+	DNS         bool
 	JSON        string
 	Keep        bool
 	// link is each host's connection to the network in memory.
@@ -53,6 +55,8 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	f.StringVar(&o.Server, "server", "builtin", "web server on each host: builtin or nginx (kernel only)")
 	f.StringVar(&o.Net, "net", "auto", "kernel (network namespaces), memory (no privileges needed), or auto")
 	f.BoolVar(&o.IPv6, "6", false, "use IPv6")
+	f.StringVar(&o.Gossip, "gossip", "broadcast", "how hosts tell each other of their load: broadcast, or memberlist")
+	f.BoolVar(&o.DNS, "dns", false, "clients look the hosts up at name servers that the hosts run")
 	f.StringVar(&o.JSON, "json", "", "write the summary as JSON to this file, - for standard output")
 	f.BoolVar(&o.Keep, "keep", false, "leave the cluster up until interrupted")
 	if err := f.Parse(args); err != nil {
@@ -82,6 +86,10 @@ func (o *options) validate() error {
 		return fmt.Errorf("-server %q: give builtin or nginx", o.Server)
 	case !slices.Contains([]string{"auto", "kernel", "memory"}, o.Net):
 		return fmt.Errorf("-net %q: give auto, kernel or memory", o.Net)
+	case !slices.Contains([]string{"broadcast", "memberlist"}, o.Gossip):
+		return fmt.Errorf("-gossip %q: give broadcast or memberlist", o.Gossip)
+	case o.DNS && o.Entry == "one":
+		return errors.New("-entry one is for clients that do not ask the DNS: give -entry all, or no -dns")
 	case o.Server == "nginx" && o.Net == "memory":
 		return errors.New("-server nginx needs the kernel's network: give -net kernel, or -server builtin")
 	}
@@ -116,8 +124,12 @@ func (o *options) String() string {
 	if o.IPv6 {
 		family = "IPv6"
 	}
+	found := "clients dial " + o.Entry
+	if o.DNS {
+		found += ", found by " + strings.TrimSuffix(clusterName, ".")
+	}
 	return strings.Join([]string{
-		fmt.Sprintf("%d hosts", o.Hosts), "clients dial " + o.Entry, "policy " + o.Policy,
-		o.Server + " server", family,
+		fmt.Sprintf("%d hosts", o.Hosts), found, "policy " + o.Policy,
+		o.Server + " server", "reports by " + o.Gossip, family,
 	}, ", ")
 }

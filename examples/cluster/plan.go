@@ -58,6 +58,18 @@ func (o *options) targets(i int) []netip.AddrPort {
 	return list
 }
 
+// nameServers returns whom the i-th client asks for the cluster's name; none without
+// -dns.
+func (o *options) nameServers(i int) (list []netip.AddrPort) {
+	if !o.DNS {
+		return nil
+	}
+	for _, t := range o.targets(i) {
+		list = append(list, netip.AddrPortFrom(t.Addr(), dnsPort))
+	}
+	return list
+}
+
 // share returns the i-th of n nearly equal parts of total.
 func share(total, n, i int) int { return total*(i+1)/n - total*i/n }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -15,6 +16,8 @@ import (
 	"github.com/carom-dpr/carom/dpr/node"
 	"github.com/carom-dpr/carom/lb"
 	"github.com/carom-dpr/carom/loadinfo"
+	"github.com/carom-dpr/carom/loadinfo/gossip"
+	"github.com/carom-dpr/carom/loadinfo/rrdns"
 )
 
 // routerRole is a host's router.
@@ -24,6 +27,8 @@ type routerRole struct {
 	Peers  []netip.AddrPort
 	Policy string
 	Secret []byte
+	Gossip bool // instead of broadcast
+	DNS    bool // a name server, too
 }
 
 // serverRole is a host's web server, on all addresses or on a Unix socket.
@@ -37,6 +42,7 @@ type clientRole struct {
 	Targets     []netip.AddrPort
 	Requests    int
 	Concurrency int
+	DNS         []netip.AddrPort // the name servers; none: targets are dialled in turn
 }
 
 // A printer prints messages, one at a time.
@@ -95,14 +101,18 @@ func (r *routerRole) play(ctx context.Context, p *printer) error {
 	if err != nil {
 		return err
 	}
-	n, err := node.Open(node.Config{
+	cfg := node.Config{
 		ID:       r.ID,
 		Addr:     r.Addr,
 		Services: []node.Service{{Name: serviceName, Port: servicePort, Policy: policy}},
 		Report:   r.Peers,
 		Keys:     []loadinfo.Key{{ID: 1, Secret: r.Secret}},
 		Logger:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
-	})
+	}
+	if r.Gossip {
+		cfg.Report, cfg.Transport = nil, r.openGossip
+	}
+	n, err := node.Open(cfg)
 	if err != nil {
 		return err
 	}
@@ -111,10 +121,39 @@ func (r *routerRole) play(ctx context.Context, p *printer) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { p.every(ctx, func() message { return routerMessage(n) }) })
 	wg.Go(func() { awaitUp(ctx, n, len(r.Peers), p) })
+	var dnsErr error
+	if r.DNS {
+		wg.Go(func() {
+			dnsErr = r.answer(ctx, n.Board())
+			cancel()
+		})
+	}
 	err = n.Run(ctx)
 	cancel()
 	wg.Wait()
-	return err
+	return errors.Join(err, dnsErr)
+}
+
+// openGossip is the node's transport. The first hosts start before their seeds, which
+// is nothing to warn of.
+func (r *routerRole) openGossip(b *loadinfo.Board, ring *loadinfo.Keyring) (loadinfo.Transport, error) {
+	conn, ln, err := gossip.Listen(netip.AddrPortFrom(r.Addr, reportPort))
+	if err != nil {
+		return nil, err
+	}
+	return gossiping(gossip.Config{
+		Conn: conn, Listener: ln, Seeds: seeds(r.Peers),
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
+	})(b, ring)
+}
+
+// answer runs the host's name server.
+func (r *routerRole) answer(ctx context.Context, b *loadinfo.Board) error {
+	conn, ln, err := rrdns.Listen(netip.AddrPortFrom(r.Addr, dnsPort))
+	if err != nil {
+		return err
+	}
+	return answer(ctx, b, conn, ln)
 }
 
 // awaitUp says Ready once the node takes part and knows all hosts.
@@ -167,6 +206,11 @@ func (r *clientRole) play(ctx context.Context, p *printer) error {
 	}
 	defer watch.close()
 	l := &load{dial: watch.dial, targets: r.Targets, requests: r.Requests, concurrency: r.Concurrency}
+	if len(r.DNS) > 0 {
+		l.finder = newFinder(r.DNS, func(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, to.String())
+		})
+	}
 	l.prepare()
 	report := func() message { return message{Client: l.state(watch.strange())} }
 	p.print(message{Ready: true})

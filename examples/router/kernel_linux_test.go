@@ -58,7 +58,9 @@ period: 250ms
 `, h.Name(), h.Addr4(), h.Addr4(), h.Addr6(), more)
 }
 
-func newSite(t *testing.T) *site {
+func newSite(t *testing.T) *site { return newSiteOf(t, "a", "b") }
+
+func newSiteOf(t *testing.T, names ...string) *site {
 	t.Helper()
 	lab.Require(t)
 	nginx := requireNginx(t)
@@ -73,7 +75,7 @@ func newSite(t *testing.T) *site {
 		return h
 	}
 	s.client = add("client", 101)
-	for i, name := range []string{"a", "b"} {
+	for i, name := range names {
 		h := &siteHost{Host: add(name, byte(i+1)), t: t, config: filepath.Join(t.TempDir(), "router.yaml")}
 		h.local = httpClient(h.Host)
 		h.startNginx(nginx)

@@ -97,6 +97,7 @@ var (
 	descPeers     = newDesc("peers", "Other hosts of the cluster.", "state")
 	descAge       = newDesc("peer_report_age_seconds", "Age of the peer's last report.", "peer")
 	descQueries   = newDesc("dns_queries_total", "DNS queries by what became of them.", "result")
+	descPath      = newDesc("peer_path_ok", "Whether the peer answers what is handed to it, by the probes of all paths to it.", "service", "peer")
 	descPeerConns = newDesc("peer_connections", "Established connections that the peer serves, by its last report.", "service", "peer")
 )
 
@@ -236,6 +237,11 @@ func (to sink) reports(s *node.Status) {
 }
 
 func (to sink) peers(s *node.Status) {
+	for peer, paths := range s.Paths {
+		for service, ok := range pathsOK(paths) {
+			to.flag(descPath, ok, service, peer)
+		}
+	}
 	byState := make(map[string]int)
 	for i := range s.Members {
 		m := &s.Members[i]
@@ -251,4 +257,14 @@ func (to sink) peers(s *node.Status) {
 	for _, state := range states {
 		to.gauge(descPeers, float64(byState[state.String()]), state.String())
 	}
+}
+
+// pathsOK says of each service whether all of its paths are well.
+func pathsOK(paths []node.Path) map[string]bool {
+	ok := make(map[string]bool)
+	for _, p := range paths {
+		was, known := ok[p.Service]
+		ok[p.Service] = p.OK && (was || !known)
+	}
+	return ok
 }
