@@ -94,6 +94,10 @@ type Config struct {
 	// Interfaces are those that clients' packets arrive on. The default is Interface,
 	// or else those that have the services' addresses.
 	Interfaces []string
+	// CaptureByRouting leads the services' packets here by routing rules although BPF
+	// would do; where it would not, that is done in any case. See
+	// hostnet.Config.ByRouting for what it costs.
+	CaptureByRouting bool
 	// AliasPrefixes bounds the addresses that this host answers from on behalf of
 	// its peers; others are logged. The default is any address, which only suits a
 	// network whose hosts are all trusted.

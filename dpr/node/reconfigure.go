@@ -98,6 +98,7 @@ func (c *Config) follows(old *Config) error {
 		{"Queues", old.Queues, c.Queues},
 		{"MaxFlows", old.MaxFlows, c.MaxFlows},
 		{"SYNRate", old.SYNRate, c.SYNRate},
+		{"CaptureByRouting", old.CaptureByRouting, c.CaptureByRouting},
 	} {
 		if !reflect.DeepEqual(f.was, f.now) {
 			return fmt.Errorf("node: %s cannot change from %v to %v while the node runs: restart it", f.name, f.was, f.now)

@@ -78,6 +78,13 @@ func (s *settings) read(top *section) {
 		s.Method, err = node.ParseMethod(text)
 		return err
 	})
+	top.scalar("capture", func(text string) error {
+		s.CaptureByRouting = text == "routing"
+		if text != "routing" && text != "auto" {
+			return errors.New("give auto or routing")
+		}
+		return nil
+	})
 	top.port("tunnel_port", &s.TunnelPort)
 	top.port("report_port", &s.ReportPort)
 	top.number("queues", &s.Queues, 1, 256)

@@ -158,6 +158,7 @@ var badSettings = []struct{ name, old, new, where, says, remedy string }{
 	{"a range backwards", "port: 80", "port: 90-80", "f:5: services[0].port", `"90-80"`, "range such as 8000-8010"},
 	{"a protocol", "    port: 80", "    port: 80\n    protocol: sctp", "f:6: services[0].protocol", `"sctp"`, "give tcp or udp"},
 	{"a policy", "    port: 80", "    port: 80\n    policy: best", "f:6: services[0].policy", `no policy "best"`, "there are home-or-other"},
+	{"a capture", "services:", "capture: xdp\nservices:", "f:3: capture", `"xdp"`, "give auto or routing"},
 	{"a method", "services:", "method: l2\nservices:", "f:3: method", `"l2"`, "give gue or ipip"},
 	{"a way to answer", "    port: 80", "    port: 80\n    reply: quick", "f:6: services[0].reply", `reply mode "quick"`, "give direct or rewritten"},
 	{"a policy's parameter", "    port: 80", "    port: 80\n    policy: \"least:d=3\"", "f:6: services[0].policy", `no parameter "d"`, "it takes threshold"},
