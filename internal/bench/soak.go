@@ -24,6 +24,10 @@ const (
 	// ownersLeave is after how many connections a peer leaves the cluster; half as
 	// many later it comes back.
 	ownersLeave = 5000
+	// soakLife is after how many steps the peers' sockets are gone, whatever the clients
+	// say, and soakLoss is how many answers there are for each that gets lost.
+	soakLife = 3000
+	soakLoss = 8
 	// soakTick is how many connections open between two ticks.
 	soakTick = 5
 	// clockWraps is when the flow table's clock of milliseconds does.
@@ -43,11 +47,15 @@ type soak struct {
 	most   int // the most entries seen at once
 	peer   dpr.PeerID
 	gone   int // how often a peer has left
+	asked  int // how many questions peers were asked
+	denied int // how often they said that a connection is gone
+	asking []dpr.Question
 }
 
 func newSoak() (*soak, error) {
 	e, err := dpr.New(dpr.Config{
 		MaxFlows: soakRoom,
+		Confirm:  true,
 		Services: []dpr.Service{
 			{Name: "tcp", Proto: dpr.TCP, Port: 80, Addrs: []netip.Addr{benchVIP.Addr()}},
 			{Name: "udp", Proto: dpr.UDP, Port: 80, Addrs: []netip.Addr{benchVIP.Addr()}},
@@ -118,14 +126,32 @@ func (s *soak) run(ctx context.Context, connections int, mark func()) error {
 		s.step(step, connections)
 		s.now = s.now.Add(soakStep)
 		if step%soakTick == 0 {
-			s.engine.Tick(s.now)
+			s.tick(step)
 		}
 	}
-	for range 10 { // a tick forgets a bounded number
+	for range 600 { // a tick forgets a bounded number, and takes a flow one round on
 		s.now = s.now.Add(afterwards)
-		s.engine.Tick(s.now)
+		s.tick(connections + last + soakLife)
 	}
 	return nil
+}
+
+// tick lets the engine forget, and brings it the peers' answers to what it asks.
+func (s *soak) tick(step int) {
+	s.engine.Tick(s.now)
+	s.asking = s.engine.Questions(s.asking[:0])
+	for i := range s.asking {
+		q := &s.asking[i]
+		if s.asked++; s.asked%soakLoss == 0 {
+			continue
+		}
+		life := dpr.Open
+		if step-connectionOf(q.Client) > soakLife {
+			life = dpr.Gone
+			s.denied++
+		}
+		s.engine.Answer(q, life, s.now)
+	}
 }
 
 func (s *soak) changePeers(ctx context.Context, step int) error {
@@ -228,6 +254,8 @@ func (s *soak) table(stats *dpr.Stats, early, late float64) *table {
 		{"packets for this host", stats.Verdicts[dpr.Local]},
 		{"packets of flows whose peer had left", stats.PeerGone},
 		{"packets of unknown flows", stats.Unknown},
+		{"questions to peers", uint64(s.asked)},
+		{"connections that peers called gone", uint64(s.denied)},
 		{"connections refused", stats.Services["tcp"].Refused + stats.Services["udp"].Refused},
 		{"connections redirected", stats.Services["tcp"].RedirectedOut + stats.Services["udp"].RedirectedOut},
 		{"connections served here", stats.Services["tcp"].Served + stats.Services["udp"].Served},

@@ -24,6 +24,7 @@ func TestSoakLeavesNothing(t *testing.T) {
 	stats := s.engine.Stats()
 	require.Zero(t, stats.TableFull)
 	require.Positive(t, stats.PeerGone)
+	require.Positive(t, s.denied)
 	require.Positive(t, stats.Drops[dpr.FragmentLost])
 	require.Positive(t, stats.Services["tcp"].Refused)
 	require.Positive(t, stats.Services["udp"].RedirectedOut)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/binary"
+	"net/netip"
 
 	"github.com/carom-dpr/carom/dpr"
 	"github.com/carom-dpr/carom/dpr/dprtest"
@@ -48,6 +49,12 @@ func soakKinds() []soakKind {
 		{name: "last fragment alone", packets: fragments[1:], fragment: true},
 		{name: "established, goes on when its peer may have left", packets: [][]byte{open, established, tcp(ack, 101, 10), tcp(ack, 111, 10), tcp(ack, 121, 10), tcp(ack, 131, 10)}},
 	}
+}
+
+// connectionOf returns the number of the connection of a client, as write has made it.
+func connectionOf(client netip.AddrPort) int {
+	a := client.Addr().As4()
+	return int(client.Port()-1024)<<24 | int(binary.BigEndian.Uint32(a[:])&0xffffff)
 }
 
 // write puts the connection's packet of that stage into p.
