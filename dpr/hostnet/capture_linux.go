@@ -255,6 +255,9 @@ func (h *heart) open(m *ebpf.Map) error {
 
 // beat uses Go's clock, which is the kernel's monotonic one and needs no system call.
 func (h *heart) beat() {
+	if h.at == nil {
+		return // nobody would hear it
+	}
 	atomic.StoreUint64(h.at, h.origin+uint64(time.Since(h.start)))
 }
 

@@ -32,6 +32,14 @@ type Config struct {
 	// after it. The first holds the aliases, the second the routes of answers from
 	// them. The default is 6080.
 	Table int
+	// ByRouting captures by routing rules although BPF would do. Without it, that is
+	// done where the kernel cannot attach the program, and said in the log. It captures
+	// IPv4 alone; the engine gets the packets of this host's own connections, too, and
+	// must track them (see [Net.ByRouting]); nothing fails open while a router hangs;
+	// SYNRate has no effect. The rule for the table local moves from preference 0 to 1,
+	// ip_early_demux is off, the interfaces' forwarding is on, with a rule that lets
+	// them forward nothing else, and the second table after Table is used as well.
+	ByRouting bool
 	// RulePreference is the preference of the rule that leads from the TUN to the
 	// first table; rules that lead from an alias to the second have the one after
 	// it. Both must come before the rules that decide about ordinary traffic. The
@@ -48,7 +56,8 @@ type Config struct {
 	// Log is told of repairs. The default is slog.Default.
 	Log *slog.Logger
 
-	noTCX bool // for tests: attach as on a kernel before 6.6
+	noTCX       bool  // for tests: attach as on a kernel before 6.6
+	attachError error // for tests: as on a kernel that cannot
 }
 
 // Service is a set of endpoints of this host: all pairs of an address and a port.

@@ -26,15 +26,16 @@ type Net struct {
 	capture *capture
 	beat    heart
 
-	mu       sync.Mutex
-	services []Service // for what the capture program does not know of them
-	rewrite  rewriter
-	settings []setting           // changed by Open, restored by Close
-	aliases  map[netip.Addr]bool // those that are to be
-	added    map[netip.Addr]bool // those that have an address on the TUN
-	arp      []setting           // arp_ignore of the captured interfaces
-	ours     bool                // nobody else uses our tables
-	closed   bool
+	mu        sync.Mutex
+	services  []Service // for what the capture program does not know of them
+	rewrite   rewriter
+	byRouting bool
+	settings  []setting           // changed by Open, restored by Close
+	aliases   map[netip.Addr]bool // those that are to be
+	added     map[netip.Addr]bool // those that have an address on the TUN
+	arp       []setting           // arp_ignore of the captured interfaces
+	ours      bool                // nobody else uses our tables
+	closed    bool
 }
 
 // Open sets up capture for the services. It works on the network namespace of the
@@ -84,11 +85,13 @@ func (n *Net) SetServices(services []Service) error {
 	if n.closed {
 		return fmt.Errorf("hostnet: SetServices: %w", os.ErrClosed)
 	}
-	if err := n.capture.setEndpoints(want); err != nil {
-		return err
+	if n.capture != nil {
+		if err := n.capture.setEndpoints(want); err != nil {
+			return err
+		}
 	}
 	n.services = slices.Clone(services)
-	if err := n.syncRewriting(); err != nil {
+	if err := errors.Join(n.syncRewriting(), n.syncCapture()); err != nil {
 		return fmt.Errorf("hostnet: SetServices: %w", err)
 	}
 	return nil
@@ -101,8 +104,15 @@ func (n *Net) Stats() (Stats, error) {
 	if n.closed {
 		return Stats{}, fmt.Errorf("hostnet: Stats: %w", os.ErrClosed)
 	}
+	if n.capture == nil {
+		return Stats{}, nil // rules count nothing
+	}
 	return n.capture.stats()
 }
+
+// ByRouting reports whether packets are captured by routing. Then the engine gets those
+// of this host's own connections, too, and must know them: dpr.Config.TrackLocal.
+func (n *Net) ByRouting() bool { return n.byRouting }
 
 // Close takes away all that Open and SetAliases have set up and puts back what was
 // there before. It may be called more than once. Redirected connections that this
@@ -264,8 +274,29 @@ func (n *Net) change(path, value string, write func(string) error) error {
 	return s.set(value)
 }
 
-// startCapture loads the program, tells it the services and attaches it.
+// startCapture captures by BPF, or by routing where that is all there is. A missing
+// capability is left to the operator, and a missing interface too.
 func (n *Net) startCapture() error {
+	if n.cfg.ByRouting {
+		return n.startByRouting()
+	}
+	err := errors.Join(n.cfg.attachError, n.startProgram())
+	if err == nil || errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENODEV) {
+		return err
+	}
+	n.cfg.Log.Warn("hostnet: this kernel cannot capture by BPF, so rules lead the services' IPv4 packets to the router;"+
+		" it sees those of this host's own connections, too, and IPv6 stays with the kernel", "err", err)
+	if n.capture != nil {
+		if err := n.capture.close(n.nl); err != nil {
+			return err
+		}
+		n.capture = nil
+	}
+	return n.startByRouting()
+}
+
+// startProgram loads the program, tells it the services and attaches it.
+func (n *Net) startProgram() error {
 	want, err := endpoints(n.cfg.Services)
 	if err != nil {
 		return err

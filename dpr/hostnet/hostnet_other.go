@@ -24,6 +24,9 @@ func Probe() error { return errLinux }
 // Beat does nothing on this system.
 func (*Net) Beat() {}
 
+// ByRouting returns false on this system.
+func (*Net) ByRouting() bool { return false }
+
 // SetServices returns an error on this system.
 func (*Net) SetServices([]Service) error { return errLinux }
 

@@ -125,7 +125,7 @@ func (n *Net) syncRouting() error {
 			return err
 		}
 	}
-	if err := n.syncRewriting(); err != nil {
+	if err := errors.Join(n.syncRewriting(), n.syncCapture()); err != nil {
 		return err
 	}
 	return n.addAddrs()

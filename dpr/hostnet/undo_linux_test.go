@@ -74,7 +74,7 @@ func dump(t *testing.T, h *lab.Host) []string {
 		}
 	}
 	require.NoError(t, h.Do(func() error {
-		for _, pattern := range []string{"/proc/sys/net/ipv4/conf/*/*", "/proc/sys/net/ipv6/conf/*/*"} {
+		for _, pattern := range []string{"/proc/sys/net/ipv4/conf/*/*", "/proc/sys/net/ipv6/conf/*/*", "/proc/sys/net/ipv4/ip_early_demux"} {
 			files, err := filepath.Glob(pattern)
 			require.NoError(t, err)
 			for _, f := range files {
@@ -293,7 +293,7 @@ func runChild() {
 	own, err := netip.ParseAddr(os.Getenv(childEnv))
 	fail(err)
 	n, err := Open(Config{
-		TUN: "carom0", noTCX: os.Getenv(childEnv+"_NO_TCX") != "",
+		TUN: "carom0", noTCX: os.Getenv(childEnv+"_NO_TCX") == "1", ByRouting: os.Getenv(childEnv+"_NO_TCX") == "routing",
 		Services: []Service{{Protocol: protocolTCP, Port: port, Addrs: []netip.Addr{own}, Reply: dpr.ReplyRewritten}},
 	})
 	fail(err)

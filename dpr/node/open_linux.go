@@ -222,10 +222,12 @@ func (l *linux) openNet() error {
 		Services:   captured(l.endpoints()),
 		Overhead:   l.overhead(),
 		SYNRate:    l.cfg.SYNRate,
+		ByRouting:  l.cfg.CaptureByRouting,
 		Log:        l.cfg.Logger,
 	}); err != nil {
 		return err
 	}
+	l.host.TrackLocal = l.net.ByRouting()
 	l.host.SetAliases = l.net.SetAliases
 	l.host.Beat = func(time.Time) { l.net.Beat() }
 	l.host.Capture = l.net.Stats
