@@ -84,14 +84,16 @@ func parseQuestion(b []byte, list []dpr.Question) (flows []dpr.Question, ok bool
 		}
 		dialled := r.addr(size)
 		for range r.take(1)[0] {
-			client := r.addr(size)
+			list = append(list, dpr.Question{Client: r.addr(size), Dialled: dialled})
 			if r.bad {
-				return nil, false
+				break
 			}
-			list = append(list, dpr.Question{Client: client, Dialled: dialled})
 		}
 	}
-	return list, !r.bad
+	if r.bad {
+		return nil, false
+	}
+	return list, true
 }
 
 // appendLives appends an answer behind its head.

@@ -90,6 +90,7 @@ func FuzzParseQuestion(f *testing.F) {
 	}, 1000)
 	f.Add(b[headLen:])
 	f.Add([]byte{4, 0, 0, 0, 0, 0, 0, 255})
+	f.Add([]byte("\x04000000\x01000000\x10")) // a group, and the size of the next alone
 	f.Fuzz(func(t *testing.T, b []byte) {
 		flows, ok := parseQuestion(b, nil)
 		require.LessOrEqual(t, len(flows)*6, len(b))
