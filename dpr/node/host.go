@@ -49,11 +49,11 @@ type Host struct {
 	// Peers that are not reached get no connections. Optional: without it all are.
 	Reaches func(netip.AddrPort) bool
 
-	// Control sends a message to the peer's node, over the tunnel; TakeControl says,
-	// before the node runs, who takes those of peers, without waiting and without
-	// keeping the bytes. Optional, both or none: without them connections that peers
-	// serve are not confirmed.
-	Control     func(to dpr.PeerID, message []byte) error
+	// Control sends a message to the peer's node, over the tunnel. Optional, like
+	// TakeControl: without both, connections that peers serve are not confirmed.
+	Control func(to dpr.PeerID, message []byte) error
+	// TakeControl says, before the node runs, who takes the messages of peers, without
+	// waiting and without keeping the bytes.
 	TakeControl func(take func(from dpr.PeerID, message []byte))
 	// Lives says what this host's sockets know of connections that peers have handed
 	// over; see confirm.Config. Optional.

@@ -101,6 +101,7 @@ func (s *settings) readTimeouts(top *section) {
 	}
 	t := top.doc.section("timeouts", n)
 	t.duration("embryonic", &s.Timeouts.Embryonic)
+	t.duration("unconfirmed", &s.Timeouts.Unconfirmed)
 	t.duration("established", &s.Timeouts.Established)
 	t.duration("closing", &s.Timeouts.Closing)
 	t.duration("closed", &s.Timeouts.Closed)

@@ -1,0 +1,87 @@
+package node_test
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"testing"
+
+	"fmt"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/carom-dpr/carom/dpr"
+	"github.com/carom-dpr/carom/dpr/dprtest"
+	"github.com/carom-dpr/carom/dpr/node"
+)
+
+// anonymous returns the memory of this process that is no file's, in bytes.
+func anonymous(t *testing.T) int {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/statm")
+	require.NoError(t, err)
+	var size, resident, shared int
+	_, err = fmt.Sscan(string(b), &size, &resident, &shared)
+	require.NoError(t, err)
+	return (resident - shared) * os.Getpagesize()
+}
+
+// Who can send from any address, and see nothing, harms no connection: not with
+// packets of others' connections, and not with a million that he pretends.
+func TestBlindAttacks(t *testing.T) {
+	const (
+		table = 20_000
+		real  = 100
+	)
+	pairs := 1_000_000
+	if testing.Short() || raceDetector {
+		pairs = 50_000
+	}
+	w, a, _ := redirecting(t, false, func(c *node.Config) { c.MaxFlows, c.SYNRate = table, -1 })
+	conns := make([]*conn, real)
+	for i := range conns {
+		conns[i] = servedBy(t, w.client, a.at(port), "b")
+	}
+	eventually(t, "all are confirmed", func() bool { return a.flows(dpr.Established) == real })
+	evil := newSender(t, w.evil)
+	requireAlive := func() {
+		for _, c := range conns {
+			require.NoError(t, c.echo())
+		}
+		require.Equal(t, real, a.flows(dpr.Established))
+		require.GreaterOrEqual(t, a.node.Status().Engine.Open["b"][service], real)
+	}
+	t.Run("packets of others' connections", func(t *testing.T) {
+		for _, flags := range []dprtest.Flags{
+			dprtest.SYN, dprtest.ACK, dprtest.ACK | dprtest.PSH, dprtest.FIN, dprtest.FIN | dprtest.ACK, dprtest.RST, dprtest.RST | dprtest.ACK,
+		} {
+			for _, c := range conns {
+				evil.send(t, dprtest.TCP(c.local(), a.at(port), dprtest.Options{
+					Flags: flags, Seq: rand.Uint32(), Ack: rand.Uint32(), Payload: make([]byte, 10),
+				}))
+			}
+			requireAlive()
+		}
+	})
+	t.Run("pretended connections", func(t *testing.T) {
+		before := 0
+		for i := range pairs {
+			from := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}), uint16(1024+i>>16))
+			seq := rand.Uint32()
+			evil.send(t, dprtest.TCP(from, a.at(port), dprtest.Options{Flags: dprtest.SYN, Seq: seq}))
+			evil.send(t, dprtest.TCP(from, a.at(port), dprtest.Options{Flags: dprtest.ACK, Seq: seq + 1, Ack: 1}))
+			if i == pairs/10 {
+				before = anonymous(t)
+			}
+			if i%(pairs/10) == 0 {
+				requireAlive()
+			}
+		}
+		requireAlive()
+		require.Less(t, anonymous(t)-before, 32<<20)
+		t.Logf("%d pairs: %d flows, %v", pairs, a.node.Status().Engine.Flows, a.node.Status().Confirm)
+	})
+	eventually(t, "what was pretended is known to be nothing", func() bool {
+		return a.node.Status().Engine.Open["b"][service] == real
+	})
+}
