@@ -36,6 +36,7 @@ type BoardConfig struct {
 	ForgetAfter time.Duration
 	// MaxHosts bounds the memory; 0 means 4096. When it is reached, a new host
 	// takes the place of the one that has been down the longest, or is refused.
+	// Package gossip takes no more from a peer at once than such a cluster needs.
 	MaxHosts int
 	// Live returns the counter of the flows that this process has handed to a
 	// host for a service, for lb.Host.Live; it may return nil, and may be nil. The
@@ -122,6 +123,9 @@ func NewBoard(cfg BoardConfig) *Board {
 		services: map[ServiceID]string{},
 	}
 }
+
+// MaxHosts returns how many hosts the board has room for; see BoardConfig.
+func (b *Board) MaxHosts() int { return b.cfg.MaxHosts }
 
 // Receive puts a report on the board, as of now; a report that came by a detour
 // is given the time at which its sender made it. The board keeps the report's

@@ -125,10 +125,14 @@ func (w *logWriter) Write(line []byte) (int, error) {
 }
 
 // refused counts what came from an address and was not taken, and tells of a peer
-// with another key.
+// with another key, or of a larger cluster.
 func (g *Gossip) refused(err error, from string) {
 	g.count(func(s *loadinfo.Stats) { s.Count(err) })
-	if err == loadinfo.ErrKey {
+	switch err {
+	case errTooLong:
+		g.warn("length from "+hostOf(from), "gossip: a stream was refused: it says more than a cluster of this host's BoardConfig.MaxHosts can have to say",
+			"from", from, "hosts", g.cfg.Board.MaxHosts())
+	case loadinfo.ErrKey:
 		g.warn("key of "+hostOf(from), "gossip: undecryptable; the host is not heard: has it the cluster's key?", "from", from)
 	}
 }

@@ -42,5 +42,9 @@
 //
 // With a Keyring all datagrams and streams are encrypted by AES-256-GCM, under keys
 // derived from the keyring's. Whoever has a key is believed in what he relays.
-// Without, a CRC finds damage and nothing stops a stranger.
+// Without, a CRC finds damage and nothing stops a stranger from telling tales. Neither
+// way does a stranger take more memory than he sends bytes, or little more: lengths that
+// a message states are believed when as many bytes have come, a stream has no more of
+// them than a cluster of BoardConfig.MaxHosts has to say, and 32 streams are answered
+// at once.
 package gossip

@@ -143,32 +143,6 @@ func TestA66StatedLengths(t *testing.T) {
 	}
 }
 
-func TestAdmitStream(t *testing.T) {
-	for _, tt := range []struct {
-		in        []byte
-		encrypted bool
-		good      bool
-		want      error
-	}{
-		{[]byte{6}, false, true, nil},
-		{[]byte{6}, true, false, loadinfo.ErrKey},
-		{[]byte{compressMsg}, false, false, loadinfo.ErrMalformed},
-		{[]byte{labelMsg}, false, false, nil},
-		{[]byte{labelMsg, 2, 'x', 'y'}, false, false, nil},
-		{[]byte{labelMsg, 2, 'x', 'y', 6}, false, true, nil},
-		{[]byte{labelMsg, 2, 'x', 'y', compressMsg}, false, false, loadinfo.ErrMalformed},
-		{[]byte{labelMsg, 1, compressMsg, 6}, false, true, nil},
-		{[]byte{encryptMsg, 0, 0, 0, 9}, true, false, nil},
-		{[]byte{encryptMsg, 0, 0, 0, 9, 1}, true, true, nil},
-		{[]byte{encryptMsg, 0, 0, 0, 9, 0}, true, false, loadinfo.ErrKey},
-		{[]byte{encryptMsg, 0, 0, 0, 9, 0}, false, false, loadinfo.ErrKey},
-	} {
-		good, err := admitStream(tt.in, tt.encrypted)
-		require.Equal(t, tt.good, good, tt.in)
-		require.ErrorIs(t, err, tt.want, tt.in)
-	}
-}
-
 // alive is memberlist's announcement of a member, in MessagePack.
 func alive(name string, at netip.AddrPort, versions ...byte) []byte {
 	str := func(s string) []byte { return append([]byte{0xa0 | byte(len(s))}, s...) }
@@ -300,9 +274,5 @@ func FuzzReceive(f *testing.F) {
 		body := b[behindLabel(b):]
 		require.True(t, len(body) == 0 || body[0] == crcMsg || sealed(seal(b)))
 		tame(b)
-		if len(b) > 0 {
-			_, _ = admitStream(b, false)
-			_, _ = admitStream(b, true)
-		}
 	})
 }

@@ -34,6 +34,8 @@ type transport struct {
 	broken  func(err error) // a socket is
 	packets chan *memberlist.Packet
 	streams chan net.Conn
+	places  chan struct{}   // one in it for each stream that a peer opened
+	hosts   int             // at most in the cluster
 	ctx     context.Context // done when it is shut down
 	cancel  context.CancelFunc
 	readers sync.WaitGroup
@@ -47,6 +49,8 @@ func newTransport(g *Gossip, broken func(error)) *transport {
 		cfg: &g.cfg, ring: g.ring, budget: g.budget, count: g.count, refused: g.refused, broken: broken,
 		packets: make(chan *memberlist.Packet, receiveQueue),
 		streams: make(chan net.Conn),
+		places:  make(chan struct{}, maxStreams),
+		hosts:   g.cfg.Board.MaxHosts(),
 	}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.readers.Go(t.receive)
@@ -103,7 +107,7 @@ func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Durati
 	if err != nil {
 		return nil, err
 	}
-	return &stream{Conn: conn, t: t}, nil
+	return &stream{Conn: conn, t: t, release: func() {}}, nil
 }
 
 // encrypted says whether datagrams are, by now. What is encrypted cannot be looked
@@ -147,9 +151,10 @@ func (t *transport) receive() {
 
 // accept takes streams until the listener is closed or broken.
 func (t *transport) accept() {
-	for failed := 0; t.ctx.Err() == nil; {
+	for failed := 0; t.place(); {
 		conn, err := t.cfg.Listener.Accept()
 		if err != nil {
+			<-t.places
 			failed++
 			if t.failed(err, failed) {
 				return
@@ -157,11 +162,22 @@ func (t *transport) accept() {
 			continue
 		}
 		failed = 0
+		s := &stream{Conn: conn, t: t, release: sync.OnceFunc(func() { <-t.places })}
 		select {
-		case t.streams <- &stream{Conn: conn, t: t}:
+		case t.streams <- s:
 		case <-t.ctx.Done():
-			conn.Close()
+			s.Close()
 		}
+	}
+}
+
+// place waits until there is one for another stream, and reports whether there is.
+func (t *transport) place() bool {
+	select {
+	case t.places <- struct{}{}:
+		return true
+	case <-t.ctx.Done():
+		return false
 	}
 }
 
@@ -183,13 +199,18 @@ func (t *transport) failed(err error, times int) bool {
 	return false
 }
 
-// The types of memberlist's messages that contain others, or what is not its own.
+// The types of memberlist's messages that contain others, or what is not its own, and
+// of those that it sends by streams.
 const (
+	pingMsg     = 0
+	ackMsg      = 2
+	pushPullMsg = 6
 	compoundMsg = 7
 	userMsg     = 8
 	compressMsg = 9
 	encryptMsg  = 10
 	crcMsg      = 12
+	errMsg      = 13
 	labelMsg    = 244
 )
 
@@ -280,56 +301,4 @@ func tameParts(b []byte) bool {
 		parts = parts[size:]
 	}
 	return true
-}
-
-// stream is a connection whose bytes count and whose beginning is looked at.
-type stream struct {
-	net.Conn
-	t    *transport
-	seen []byte // the beginning, up to maxHeader
-	good bool   // it is admitted
-}
-
-// maxHeader holds a label, the type, a length of 4 bytes and the version of the
-// encryption.
-const maxHeader = 2 + 255 + 1 + 4 + 1
-
-func (s *stream) Write(b []byte) (int, error) {
-	s.t.budget.spend(len(b), time.Now())
-	return s.Conn.Write(b)
-}
-
-func (s *stream) Read(b []byte) (int, error) {
-	n, err := s.Conn.Read(b)
-	if !s.good && n > 0 {
-		s.seen = append(s.seen, b[:min(n, maxHeader-len(s.seen))]...)
-		var refused error
-		if s.good, refused = admitStream(s.seen, s.t.encrypted()); refused != nil {
-			s.t.refused(refused, s.RemoteAddr().String())
-			return 0, refused
-		}
-	}
-	return n, err
-}
-
-// admitStream is admit for the beginning of a stream; more is to come until it says
-// that it is good or why it is not.
-func admitStream(b []byte, encrypted bool) (good bool, err error) {
-	if b[0] == labelMsg && (len(b) < 2 || len(b) <= 2+int(b[1])) {
-		return false, nil
-	}
-	b = b[behindLabel(b):]
-	switch {
-	case b[0] == compressMsg:
-		return false, loadinfo.ErrMalformed
-	case encrypted && b[0] != encryptMsg:
-		return false, loadinfo.ErrKey
-	case b[0] != encryptMsg:
-		return true, nil
-	case len(b) < 6:
-		return false, nil
-	case b[5] != gcm:
-		return false, loadinfo.ErrKey
-	}
-	return true, nil
 }
