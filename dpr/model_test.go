@@ -164,15 +164,6 @@ func (m *model) answer(q dpr.Question, life dpr.Life, peer string, now time.Time
 	}
 }
 
-// expire forgets what was silent for longer than its limit.
-func (m *model) expire(now time.Time) {
-	for from, f := range m.flows {
-		if now.Sub(f.seen) >= modelLimits[f.state] {
-			delete(m.flows, from)
-		}
-	}
-}
-
 // count returns how many flows a host has.
 func (m *model) count(host string) (n int) {
 	for _, f := range m.flows {
