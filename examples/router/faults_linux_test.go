@@ -3,6 +3,8 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -19,6 +21,12 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
+
+// cutTime is a flag since few have the time of a cut that is long for the timers, of
+// which some are minutes long and not of the configuration:
+//
+//	go test ./examples/router -run TestFaults -v -timeout 1h -args -cut 10m
+var cutTime = flag.Duration("cut", 0, "how long TestFaults cuts the network in two, at least; 0 is until both sides have seen it")
 
 // agreeTime is how soon after a fault has ended all routers must see the same cluster.
 const agreeTime = time.Minute
@@ -51,6 +59,7 @@ func newCluster(t *testing.T, transport string) *cluster {
 		c.start(h, h.Name())
 	}
 	c.agree("at the start")
+	c.pathsAreWell()
 	c.conns = []*kept{c.keep(c.hosts[0], "b"), c.keep(c.hosts[2], "c"), c.keep(c.hosts[3], "d")}
 	return c
 }
@@ -107,14 +116,41 @@ func (c *cluster) expected() view {
 	return v
 }
 
-// seen is what a router sees.
-func (h *siteHost) seen() (view, error) {
+// status asks a router.
+func (h *siteHost) status() (s status, err error) {
 	text, err := get(h.local, statusAt, "/status")
 	if err != nil {
-		return nil, err
+		return s, err
 	}
-	var s status
-	if err := json.Unmarshal([]byte(text), &s); err != nil {
+	return s, json.Unmarshal([]byte(text), &s)
+}
+
+// pathsAreWell waits until all hosts find that what they hand to others is answered.
+func (c *cluster) pathsAreWell() {
+	for _, h := range c.hosts {
+		require.Eventually(c.t, func() bool {
+			s, err := h.status()
+			for _, paths := range s.Paths {
+				err = errors.Join(err, well(paths))
+			}
+			return err == nil && len(s.Paths) == len(c.hosts)-1
+		}, limit, 10*time.Millisecond, "the paths of %s", h.Name())
+	}
+}
+
+func well(paths []path) error {
+	for _, p := range paths {
+		if !p.OK {
+			return fmt.Errorf("%v: %s", p.Dialled, p.Why)
+		}
+	}
+	return nil
+}
+
+// seen is what a router sees.
+func (h *siteHost) seen() (view, error) {
+	s, err := h.status()
+	if err != nil {
 		return nil, err
 	}
 	v := make(view)
@@ -152,6 +188,11 @@ func (c *cluster) sees(what string, want view, hosts ...*siteHost) {
 		}, agreeTime, 10*time.Millisecond, "%s: %s sees %v", what, h.Name(), want)
 	}
 	c.t.Logf("%-40s seen by all after %v", what, time.Since(began).Round(10*time.Millisecond))
+	c.undisturbed(what)
+}
+
+func (c *cluster) undisturbed(what string) {
+	c.t.Helper()
 	for _, k := range c.conns {
 		require.NoError(c.t, k.ask(), "%s: a connection of living hosts", what)
 	}
@@ -281,6 +322,7 @@ func (c *cluster) cutOneWay() {
 
 func (c *cluster) cutInTwo() {
 	two, three := c.hosts[:2], c.hosts[2:]
+	ends := time.Now().Add(*cutTime)
 	for _, h := range two {
 		c.mute(h, three...)
 	}
@@ -298,6 +340,10 @@ func (c *cluster) cutInTwo() {
 	}
 	c.sees("cut in 2|3: the two", ofTwo, two...)
 	c.sees("cut in 2|3: the three", ofThree, three...)
+	for time.Now().Before(ends) {
+		<-time.After(time.Second)
+		c.undisturbed("while the network is cut") // nor idle for longer than their servers let them
+	}
 	for _, h := range two {
 		c.hear(h, three...)
 	}

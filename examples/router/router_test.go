@@ -191,6 +191,21 @@ func TestHTTP(t *testing.T) {
 
 func statusLine(code int, body string) string { return fmt.Sprint(code, " ", body) }
 
+func TestStatusSaysWhyAPathIsBroken(t *testing.T) {
+	dialled := netip.MustParseAddrPort("192.0.2.11:80")
+	view, err := json.Marshal(newStatus(node.Status{Paths: map[string][]node.Path{
+		"b": {{Service: "web", Dialled: dialled, OK: true}},
+		"c": {{Service: "web", Dialled: dialled, Why: "no answer comes"}},
+	}}, time.Now()))
+	require.NoError(t, err)
+	var s struct{ Paths json.RawMessage }
+	require.NoError(t, json.Unmarshal(view, &s))
+	require.JSONEq(t, `{
+		"b": [{"service": "web", "dialled": "192.0.2.11:80", "ok": true}],
+		"c": [{"service": "web", "dialled": "192.0.2.11:80", "ok": false, "why": "no answer comes"}]
+	}`, string(s.Paths))
+}
+
 // Another host, and a page in a browser of this one, drain nothing.
 func TestDrainFromElsewhere(t *testing.T) {
 	r := start(t, goodSettings)

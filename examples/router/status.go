@@ -16,6 +16,7 @@ type status struct {
 	Time     time.Time                `json:"time"`
 	Services map[string]serviceStatus `json:"services"`
 	Members  []member                 `json:"members"`
+	Paths    map[string][]path        `json:"paths"` // by peer
 	Flows    map[string]int           `json:"flows"`
 	Packets  packetStatus             `json:"packets"`
 	Capture  map[string]uint64        `json:"capture"`
@@ -69,6 +70,14 @@ type member struct {
 	Services map[string]reportedService `json:"services"`
 }
 
+// path is a node.Path: whether a peer answers what is handed to it, and why not.
+type path struct {
+	Service string         `json:"service"`
+	Dialled netip.AddrPort `json:"dialled"`
+	OK      bool           `json:"ok"`
+	Why     string         `json:"why,omitempty"`
+}
+
 type reportedService struct {
 	Connections uint32 `json:"connections"`
 	Weight      uint16 `json:"weight"`
@@ -79,6 +88,7 @@ func newStatus(s node.Status, now time.Time) status {
 	view := status{
 		ID: s.ID, State: s.State.String(), Time: now.UTC(),
 		Services: make(map[string]serviceStatus),
+		Paths:    make(map[string][]path),
 		Flows:    make(map[string]int),
 		Packets:  newPacketStatus(&s.Engine),
 		Capture:  captured(&s.Capture),
@@ -99,6 +109,11 @@ func newStatus(s node.Status, now time.Time) status {
 	}
 	for i := range s.Members {
 		view.Members = append(view.Members, newMember(&s.Members[i], s.Services))
+	}
+	for peer, paths := range s.Paths {
+		for _, p := range paths {
+			view.Paths[peer] = append(view.Paths[peer], path(p))
+		}
 	}
 	for state, n := range s.Engine.Flows {
 		view.Flows[state.String()] = n
