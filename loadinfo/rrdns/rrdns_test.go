@@ -272,6 +272,73 @@ func TestGoneWithinDetection(t *testing.T) {
 	})
 }
 
+// A cache is a resolver that keeps an answer as long as it may.
+type cache struct {
+	answer []string
+	until  time.Time
+}
+
+func (c *cache) ask(t *testing.T, s *Server) []string {
+	t.Helper()
+	if now := time.Now(); !now.Before(c.until) {
+		m := ask(t, s, question(zone, dns.TypeA), byTCP)
+		require.NotEmpty(t, m.Answer)
+		c.answer = addrs(m)
+		for i, rr := range m.Answer {
+			end := now.Add(time.Duration(rr.Header().Ttl) * time.Second)
+			if i == 0 || end.Before(c.until) {
+				c.until = end
+			}
+		}
+	}
+	return c.answer
+}
+
+// Whatever the moment at which a resolver last asked, a host that is dead or drains is
+// gone from its answers within one TTL and the time that the board takes to know.
+func TestGoneWithinTTLAndDetection(t *testing.T) {
+	const ttl, step, caches = 2 * time.Second, 10 * time.Millisecond, 20
+	for name, tt := range map[string]struct {
+		state    loadinfo.State // of the last report
+		detected time.Duration
+	}{
+		"dead":   {loadinfo.Up, 3 * loadinfo.DefaultPeriod},
+		"drains": {loadinfo.Draining, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := board(t, 3, nil)
+				s := server(t, Config{Board: b, TTL: ttl})
+				resolvers := make([]cache, caches)
+				for i := range resolvers { // they ask one after another, in the course of a TTL
+					require.Contains(t, resolvers[i].ask(t, s), v4(2).String())
+					<-time.After(ttl / caches)
+					hear(t, b, 3, uint64(2+i), nil)
+				}
+				hear(t, b, 3, 100, func(i int, r *loadinfo.Report) {
+					if i == 2 {
+						r.State = tt.state
+					}
+				})
+				began, last := time.Now(), time.Duration(0)
+				for n := range 1000 {
+					if n%20 == 0 {
+						hear(t, b, 2, uint64(101+n), nil) // of the others
+					}
+					for i := range resolvers {
+						if slices.Contains(resolvers[i].ask(t, s), v4(2).String()) {
+							last = time.Since(began)
+						}
+					}
+					<-time.After(step)
+				}
+				require.LessOrEqual(t, last, tt.detected+viewAge+ttl)
+				require.Greater(t, last, tt.detected+ttl*9/10-viewAge, "some resolver asked just before it was known")
+			})
+		})
+	}
+}
+
 func TestNoAddressOfTheFamily(t *testing.T) {
 	b := loadinfo.NewBoard(loadinfo.BoardConfig{})
 	require.NoError(t, b.SetSelf(loadinfo.Self{ID: "h0", Dialled: []netip.Addr{v4(1)}}))
