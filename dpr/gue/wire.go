@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/carom-dpr/carom/internal/header"
+	"github.com/carom-dpr/carom/internal/tunnel"
 )
 
 // Port is the UDP port that IANA gave GUE.
@@ -33,14 +34,10 @@ var be = binary.BigEndian
 //	IPv4 outside       28         44
 //	IPv6 outside       48         64
 func Overhead(outerIs6, variant0 bool) int {
-	n := header.IPv4Len + header.UDPLen
-	if outerIs6 {
-		n = header.IPv6Len + header.UDPLen
-	}
 	if variant0 {
-		n += maxLen
+		return tunnel.GUE(outerIs6, maxLen)
 	}
-	return n
+	return tunnel.GUE(outerIs6, 0)
 }
 
 // A Reason says why a packet was dropped. The zero Reason is OK: it was not.
@@ -116,23 +113,13 @@ func (r Reason) String() string {
 }
 
 // tos returns the byte of DSCP and ECN of an IP packet.
-func tos(ip []byte) uint8 {
-	if header.Version(ip) == 4 {
-		return header.IPv4(ip).TOS()
-	}
-	return header.IPv6(ip).TOS()
-}
+func tos(ip []byte) uint8 { return tunnel.TOS(ip) }
 
 // df reports whether an IP packet must not be fragmented.
 func df(ip []byte) bool {
 	return header.Version(ip) != 4 || header.IPv4(ip).DF()
 }
 
-// mayFragment reports whether the outer packet of an IP packet may be fragmented,
-// in a tunnel whose longest packet is mtu bytes: where the packet itself may be (RFC
-// 2003, section 3.1), and where the tunnel could not carry the 1280 bytes that IPv6
-// asks of every link otherwise (RFC 2473, section 7.1). All of a peer's IPv6 packets
-// are alike in that, or those of a flow would overtake each other.
-func mayFragment(ip []byte, mtu int) bool {
-	return !df(ip) || header.Version(ip) == 6 && mtu < header.IPv6MinMTU
-}
+// mayFragment reports whether the outer packet of an IP packet may be fragmented, in a
+// tunnel whose longest packet is mtu bytes.
+func mayFragment(ip []byte, mtu int) bool { return tunnel.MayFragment(ip, mtu) }

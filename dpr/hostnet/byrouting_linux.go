@@ -38,8 +38,17 @@ func (n *Net) startByRouting() error {
 		return err
 	}
 	for _, nic := range n.nics {
-		if err := n.change(ipv4Setting(nic.Attrs().Name, "forwarding"), "1", nil); err != nil {
-			return err
+		for _, c := range [][2]string{
+			{"forwarding", "1"},
+			// A packet to be forwarded is asked whether its source could be answered as if
+			// it came from the TUN, where the peers' addresses are local: that of a peer
+			// who dials this host would be refused.
+			{"accept_local", "1"},
+			{"rp_filter", "2"},
+		} {
+			if err := n.change(ipv4Setting(nic.Attrs().Name, c[0]), c[1], nil); err != nil {
+				return err
+			}
 		}
 	}
 	n.byRouting = true

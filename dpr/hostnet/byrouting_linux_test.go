@@ -44,6 +44,7 @@ func TestByRoutingRedirects(t *testing.T) {
 			b := startEngine(t, w.b, Config{Services: served, ByRouting: true}, nil)
 			a := startEngine(t, w.a, Config{Services: services(w.a), ByRouting: true}, func() *tun.Queue { return b.queue })
 			require.NoError(t, b.net.SetAliases(addrs(w.a)))
+			require.NoError(t, a.net.SetAliases(addrs(w.b))) // as peers have each other's
 			serveEcho(t, w.b, ":80")
 			echo(t, dial(t, w.client, netip.AddrPortFrom(w.a.Addr4(), port)), 300_000)
 			require.NotEmpty(t, a.take())

@@ -38,7 +38,8 @@ type Config struct {
 	// must track them (see [Net.ByRouting]); nothing fails open while a router hangs;
 	// SYNRate has no effect. The rule for the table local moves from preference 0 to 1,
 	// ip_early_demux is off, the interfaces' forwarding is on, with a rule that lets
-	// them forward nothing else, and the second table after Table is used as well.
+	// them forward nothing else, accept_local on and rp_filter loose, since peers may be
+	// clients, and the second table after Table is used as well.
 	ByRouting bool
 	// RulePreference is the preference of the rule that leads from the TUN to the
 	// first table; rules that lead from an alias to the second have the one after

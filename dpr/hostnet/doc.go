@@ -14,7 +14,9 @@
 //
 // Everything is made through netlink and bpf(2), and no program is called. A [Net]
 // leaves the host's own addresses, routes and settings alone, but for arp_ignore
-// of the captured interfaces while an alias address is being added.
+// of the captured interfaces while an alias address is being added, and but for
+// Config.ByRouting, which says what it changes. Rewritten answers, see Service.Reply,
+// take a table of nftables, carom_ and the number of the first routing table.
 //
 // The package works on Linux only, 5.8 or later; see [Probe] for what it needs.
 package hostnet

@@ -23,22 +23,28 @@ type way struct {
 	// plain says that servers may be bound to their host's own address, and that UDP
 	// servers may answer from whatever address they have.
 	plain bool
+	// v4 says that it is a way for IPv4 alone.
+	v4 bool
 }
 
 var ways = []way{
-	{"GUE, direct", func(*node.Config) {}, false},
-	{"GUE, rewritten", reply(dpr.ReplyRewritten), true},
-	{"IPIP, direct", method(node.IPIP), false},
-	{"IPIP, rewritten", both(method(node.IPIP), reply(dpr.ReplyRewritten)), true},
-	{"IPIP to a host, GUE from it", func(c *node.Config) {
+	{name: "GUE, direct", set: func(*node.Config) {}},
+	{name: "GUE, rewritten", set: reply(dpr.ReplyRewritten), plain: true},
+	{name: "IPIP, direct", set: method(node.IPIP)},
+	{name: "IPIP, rewritten", set: both(method(node.IPIP), reply(dpr.ReplyRewritten)), plain: true},
+	{name: "IPIP to a host, GUE from it", set: func(c *node.Config) {
 		c.Keys = nil
 		if c.ID == "b" {
 			c.Method = node.IPIP
 		}
-	}, false},
+	}},
+	{name: "captured by routing, direct", set: byRouting, v4: true},
+	{name: "captured by routing, rewritten", set: both(byRouting, reply(dpr.ReplyRewritten)), plain: true, v4: true},
 }
 
 func both(a, b func(*node.Config)) func(*node.Config) { return func(c *node.Config) { a(c); b(c) } }
+
+func byRouting(c *node.Config) { c.CaptureByRouting = true }
 
 func method(m node.Method) func(*node.Config) {
 	return func(c *node.Config) { c.Method, c.Keys = m, nil }
@@ -75,6 +81,9 @@ func TestEveryWay(t *testing.T) {
 	for _, way := range ways {
 		t.Run(way.name, func(t *testing.T) {
 			eachFamily(t, func(t *testing.T, v6 bool) {
+				if v6 && way.v4 {
+					return
+				}
 				w := newWorld(t, v6, "a", "b")
 				for _, h := range w.hosts {
 					way.serve(t, h)
