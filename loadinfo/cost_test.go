@@ -3,37 +3,79 @@ package loadinfo
 import (
 	"flag"
 	"fmt"
+	"io"
 	"net/netip"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"text/tabwriter"
 	"time"
 
 	"github.com/stretchr/testify/require"
 )
 
-var costHosts = flag.String("hosts", "10", "the sizes of the clusters of TestCost")
+var costHosts = flag.String("hosts", "10,1000", "the sizes of the clusters that TestCost measures")
 
-// What reports cost a host, by each way of sending, beside what follows from the
-// length of a report; see gossip's TestFigures for that transport:
+// What reports cost each host of a cluster, by each way of sending them itself, measured
+// and as it follows from the length of a report; gossip has a test of this name, too:
 //
-//	go test ./loadinfo -run TestCost -v -args -hosts 10,1000
+//	go test ./loadinfo ./loadinfo/gossip -run TestCost -v
+//	go test ./loadinfo/gossip -run TestCost -v -timeout 1h -args -hosts 10,100,1000
 func TestCost(t *testing.T) {
-	for _, s := range strings.Split(*costHosts, ",") {
-		n, err := strconv.Atoi(s)
-		require.NoError(t, err)
-		for _, oneByOne := range []bool{false, true} {
-			name := map[bool]string{false: "broadcast", true: "one by one"}[oneByOne]
+	var table strings.Builder
+	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "per host and second\thosts\tpackets out\tbytes out\tpackets in\tbytes in\ta report every\t")
+	for _, oneByOne := range []bool{false, true} {
+		name := map[bool]string{false: "broadcast or multicast", true: "list"}[oneByOne]
+		var length int
+		for _, s := range strings.Split(*costHosts, ",") {
+			n, err := strconv.Atoi(s)
+			require.NoError(t, err)
 			t.Run(fmt.Sprint(name, "/", n), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { cost(t, n, oneByOne) })
+				synctest.Test(t, func(t *testing.T) {
+					var measured rates
+					measured, length = cost(t, n, oneByOne)
+					computed := expectedCost(n, length, oneByOne)
+					require.InEpsilon(t, computed.packets, measured.packets, 0.1)
+					require.LessOrEqual(t, measured.bytes, DefaultMaxRate*1.1)
+					measured.print(w, name+", measured", n)
+				})
 			})
 		}
+		expectedCost(10_000, length, oneByOne).print(w, name+", computed", 10_000)
 	}
+	require.NoError(t, w.Flush())
+	t.Log("\n" + table.String())
 }
 
-func cost(t *testing.T, n int, oneByOne bool) {
+// rates are what one host sends per second, with headers. It receives that of each peer,
+// or as much as it sends to each.
+type rates struct {
+	packets, bytes float64
+	period         time.Duration
+	heard          float64 // hosts, of each packet
+}
+
+func (r rates) print(w io.Writer, name string, hosts int) {
+	fmt.Fprintf(w, "%s\t%d\t%.1f\t%.0f\t%.1f\t%.0f\t%v\t\n", name, hosts,
+		r.packets, r.bytes, r.packets*r.heard, r.bytes*r.heard, r.period.Round(time.Millisecond))
+}
+
+func expectedCost(n, length int, oneByOne bool) rates {
+	copies, heard := 1, n-1
+	if oneByOne {
+		copies, heard = n-1, 1
+	}
+	size := length + udpOverhead
+	period := max(DefaultPeriod, time.Duration(copies*size)*time.Second/DefaultMaxRate)
+	packets := float64(copies) / period.Seconds()
+	return rates{packets, packets * float64(size), period, float64(heard)}
+}
+
+// cost measures what a host sends that has so many peers, and the length of its reports.
+func cost(t *testing.T, n int, oneByOne bool) (rates, int) {
 	net := newNetwork()
 	to := []netip.AddrPort{all}
 	addr := func(i int) netip.AddrPort {
@@ -53,17 +95,13 @@ func cost(t *testing.T, n int, oneByOne bool) {
 	}
 	sender := run(t, net, 1, func(c *BroadcasterConfig) { c.To = to })
 	pass(2 * DefaultPeriod) // the next ones know how long a report is
-	period := max(DefaultPeriod, time.Duration(len(to)*(int(length.Load())+udpOverhead))*time.Second/DefaultMaxRate)
-	pass(2 * period)
+	r := expectedCost(n, int(length.Load()), oneByOne)
+	pass(2 * r.period)
 	datagrams.Store(0)
 	bytes.Store(0)
-	window := 100 * period
+	window := 100 * r.period
 	pass(window)
-	seconds := window.Seconds()
 	sender.stop()
-	t.Logf("sent per second: %.1f datagrams, %.0f bytes with headers; received of %d peers: %.0f datagrams, %.0f bytes; a report every %v",
-		float64(datagrams.Load())/seconds, float64(bytes.Load())/seconds, n-1,
-		float64(n-1)/period.Seconds(), float64(n-1)*float64(length.Load()+udpOverhead)/period.Seconds(), period)
-	require.InEpsilon(t, float64(len(to))/period.Seconds(), float64(datagrams.Load())/seconds, 0.1)
-	require.LessOrEqual(t, float64(bytes.Load())/seconds, DefaultMaxRate*1.1)
+	r.packets, r.bytes = float64(datagrams.Load())/window.Seconds(), float64(bytes.Load())/window.Seconds()
+	return r, int(length.Load())
 }

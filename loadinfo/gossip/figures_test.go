@@ -20,7 +20,7 @@ import (
 	"github.com/carom-dpr/carom/loadinfo"
 )
 
-var figureHosts = flag.String("hosts", "10", "the sizes of the clusters of TestFigures")
+var figureHosts = flag.String("hosts", "10", "the sizes of the clusters of TestFigures and TestCost")
 
 // Whole clusters in memory, in a bubble of time, measured. The figures they stand
 // beside are those of published models and of independent simulation:

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,6 +28,8 @@ type network struct {
 	// cut says whether what goes from one to the other is lost.
 	cut   func(udp bool, from, to netip.AddrPort) bool
 	heard func(from, to netip.AddrPort, b []byte) // sees what is sent
+
+	streamed atomic.Int64 // bytes, of all streams
 }
 
 func newNetwork() *network { return &network{socks: map[netip.AddrPort]*sock{}} }
@@ -132,8 +135,8 @@ func (s *sock) dial(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 	}
 	near, far := net.Pipe()
 	select {
-	case peer.conns <- named{far, s.addr}:
-		return named{near, to}, nil
+	case peer.conns <- named{far, s.addr, s.net}:
+		return named{near, to, s.net}, nil
 	case <-peer.closed:
 		return nil, errors.New("connection refused")
 	}
@@ -142,6 +145,12 @@ func (s *sock) dial(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 type named struct {
 	net.Conn
 	peer netip.AddrPort
+	net  *network
+}
+
+func (n named) Write(b []byte) (int, error) {
+	n.net.streamed.Add(int64(len(b)))
+	return n.Conn.Write(b)
 }
 
 func (n named) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(n.peer) }
