@@ -20,8 +20,9 @@ import (
 const maxStreams = 32
 
 // A stream is a connection whose message is taken whole before memberlist sees any of
-// it. The decoder of memberlist believes the lengths that a message states; here they
-// cost nothing until as many bytes have come, and no more come than a cluster takes.
+// it. memberlist believes what a message states, a million members or 20 MB of reports,
+// and its decoder takes gigabytes for a string if they come; here lengths cost nothing
+// until as many bytes have come, and no more come than a cluster takes.
 // Each side sends one message and no more.
 type stream struct {
 	net.Conn

@@ -103,7 +103,8 @@ func TestIntake(t *testing.T) {
 	}
 }
 
-// A stranger states 3.4 GB, in every way that there is, and sends as little as it can.
+// A stranger states 3.4 GB, in every way that there is, or a million members, for which
+// memberlist would reserve 150 MB, or 20 MB of reports, and sends as little as it can.
 func TestA66StatedLengthsOfStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
@@ -111,12 +112,15 @@ func TestA66StatedLengthsOfStreams(t *testing.T) {
 		one, view, before := hosts[0], hosts[0].states(), hosts[0].g.Stats()
 		var memory, after runtime.MemStats
 		runtime.ReadMemStats(&memory)
-		stated := [][]byte{{0xdb}, {0xc6}, {0xc9}, {0xdd}, {0xdf}}
+		stated := [][]byte{exchange(t, header{Nodes: 1 << 20}, 1, nil), exchange(t, header{UserStateLen: 20 << 20}, 0, []byte("x"))}
+		for _, kind := range []byte{0xdb, 0xc6, 0xc9, 0xdd, 0xdf} {
+			b := []byte{pushPullMsg, 0x81, 0xa5, 'E', 'x', 't', 'r', 'a', kind}
+			stated = append(stated, append(binary.BigEndian.AppendUint32(b, 3_400_000_000), 5)) // an extension's type, or a byte
+		}
 		for i, b := range stated {
 			conn, err := n.listen(addrOf(90+i)).dial(t.Context(), addrOf(1))
 			require.NoError(t, err)
-			b = append([]byte{pushPullMsg, 0x81, 0xa5, 'E', 'x', 't', 'r', 'a'}, b...)
-			_, err = conn.Write(binary.BigEndian.AppendUint32(b, 3_400_000_000))
+			_, err = conn.Write(b)
 			require.NoError(t, err)
 			_, _ = io.Copy(io.Discard, conn) // what memberlist answers, and the end
 		}
