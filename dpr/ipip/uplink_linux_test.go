@@ -198,20 +198,69 @@ func TestDrops(t *testing.T) {
 	require.EqualValues(t, 1, sent.Dropped[TooBig])
 	require.EqualValues(t, 1, sent.Dropped[Malformed])
 
-	done := make(chan error, 1)
-	go func() {
-		_, err := p.b.Queues[0].Read(dpr.NewPackets(1, dpr.MaxPacket))
-		done <- err
-	}()
+	done := reading(p.b.Queues[0])
 	require.Eventually(t, func() bool { return p.b.Stats().Dropped[UnknownPeer] == 2 }, limit, time.Millisecond)
-	began := time.Now()
 	require.NoError(t, p.b.Close())
-	require.ErrorIs(t, <-done, os.ErrClosed, "Close wakes Read")
-	require.Less(t, time.Since(began), time.Second)
+	require.ErrorIs(t, <-done, os.ErrClosed)
 	_, err = p.b.Queues[0].Write(nil)
 	require.NoError(t, err, "nothing to write")
 	_, err = p.b.MTU(p.hostA.Addr4())
 	require.ErrorIs(t, err, os.ErrClosed)
+}
+
+// reading reads, and returns where its error will be.
+func reading(q *Queue) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		_, err := q.Read(dpr.NewPackets(1, dpr.MaxPacket))
+		done <- err
+	}()
+	return done
+}
+
+func TestCloseWakesReadAndLeaksNothing(t *testing.T) {
+	lab.Require(t)
+	l, err := lab.New(lab.Config{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	h, err := l.AddHost("a", netip.MustParsePrefix("10.1.0.1/24"), netip.MustParsePrefix("fd01::1/64"))
+	require.NoError(t, err)
+	stranger := open(t, h, Config{Listen: []netip.Addr{h.Addr4(), h.Addr6()}, SendOnly: true})
+	require.NoError(t, stranger.SetPeers([]Peer{{ID: 1, Addr: h.Addr4(), MTU: 1400}, {ID: 2, Addr: h.Addr6(), MTU: 1400}}))
+	var each []dpr.Packet // one for each queue
+	for id := range dpr.PeerID(2) {
+		each = append(each, packet(dprtest.UDP(client4, server4, dprtest.Options{})), packet(dprtest.UDP(client6, server6, dprtest.Options{})))
+		each[2*id].Peer, each[2*id+1].Peer = id+1, id+1
+	}
+	before := descriptors(t)
+	fastest := limit // one of many, since the machine may be busy
+	for range 50 {
+		u := open(t, h, Config{Listen: []netip.Addr{h.Addr4(), h.Addr6()}})
+		require.Len(t, u.Queues, len(each))
+		var done []<-chan error
+		for _, q := range u.Queues {
+			done = append(done, reading(q))
+		}
+		_, err := stranger.Write(each)
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { return u.Stats().Dropped[UnknownPeer] == uint64(len(each)) }, limit, time.Millisecond, "all queues are read")
+		start := time.Now()
+		require.NoError(t, u.Close())
+		for _, err := range done {
+			require.ErrorIs(t, <-err, os.ErrClosed)
+		}
+		fastest = min(fastest, time.Since(start))
+		require.NoError(t, u.Close())
+		require.Equal(t, before, descriptors(t))
+	}
+	require.Less(t, fastest, 100*time.Millisecond, "Read was not woken")
+}
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	return len(entries)
 }
 
 // The MTU follows the route's.
