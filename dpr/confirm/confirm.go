@@ -49,8 +49,9 @@ const (
 // Stats counts what a Confirmer has done since it was made.
 type Stats struct {
 	// Asked counts connections that peers were asked about, Told those of which they
-	// said something.
-	Asked, Told uint64
+	// said something, Gone those of which they said that they are not there. What is
+	// asked again counts again.
+	Asked, Told, Gone uint64
 	// Answered counts connections that peers have asked about.
 	Answered uint64
 	// Dropped counts messages that were not understood, came too late, or found no
@@ -64,7 +65,7 @@ type Confirmer struct {
 	inbox chan message
 	free  sync.Pool // of *[]byte
 
-	asked, told, answered, dropped atomic.Uint64
+	asked, told, gone, answered, dropped atomic.Uint64
 
 	// Of Run alone.
 	now     time.Time
@@ -123,7 +124,10 @@ func (c *Confirmer) Receive(from dpr.PeerID, b []byte) {
 
 // Stats returns the counters.
 func (c *Confirmer) Stats() Stats {
-	return Stats{Asked: c.asked.Load(), Told: c.told.Load(), Answered: c.answered.Load(), Dropped: c.dropped.Load()}
+	return Stats{
+		Asked: c.asked.Load(), Told: c.told.Load(), Gone: c.gone.Load(),
+		Answered: c.answered.Load(), Dropped: c.dropped.Load(),
+	}
 }
 
 // Run asks and answers until ctx is done, which is no error.
@@ -242,7 +246,12 @@ func (c *Confirmer) learn(from dpr.PeerID, id uint64, b []byte) bool {
 	delete(c.pending, id)
 	for i := range p.flows {
 		c.cfg.Engine.Answer(&p.flows[i], c.lives[i], c.now)
+		if c.lives[i] != dpr.Unsaid {
+			c.told.Add(1)
+		}
+		if c.lives[i] == dpr.Gone {
+			c.gone.Add(1)
+		}
 	}
-	c.told.Add(uint64(len(p.flows)))
 	return true
 }

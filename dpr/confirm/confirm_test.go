@@ -159,6 +159,10 @@ func TestConnectionsAreConfirmed(t *testing.T) {
 				w.run(time.Hour)
 				require.Zero(t, w.engine.Stats().Open["h2"]["web"])
 				require.Less(t, w.messages.Load(), int64(500))
+				asked := w.entry.Stats()
+				require.GreaterOrEqual(t, asked.Gone, uint64(flows), "each of them once")
+				require.Greater(t, asked.Told, asked.Gone, "some were there first")
+				require.GreaterOrEqual(t, asked.Asked, asked.Told)
 			})
 		})
 	}

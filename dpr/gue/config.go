@@ -183,13 +183,17 @@ type Stats struct {
 	SendCalls, ReceiveCalls uint64
 	// Joined are the received packets that became part of a super-frame.
 	Joined uint64
-	// Dropped are the packets that were dropped, by reason.
+	// ControlsSent and ControlsReceived are control messages, which are none of the
+	// packets.
+	ControlsSent, ControlsReceived uint64
+	// Dropped are the packets and control messages that were dropped, by reason.
 	Dropped [NumReasons]uint64
 }
 
 // counters are the live form of Stats.
 type counters struct {
 	sent, received, sendCalls, receiveCalls, joined atomic.Uint64
+	controlsSent, controlsReceived                  atomic.Uint64
 	dropped                                         [NumReasons]atomic.Uint64
 }
 
@@ -199,6 +203,7 @@ func (c *counters) stats() Stats {
 	s := Stats{
 		Sent: c.sent.Load(), Received: c.received.Load(), Joined: c.joined.Load(),
 		SendCalls: c.sendCalls.Load(), ReceiveCalls: c.receiveCalls.Load(),
+		ControlsSent: c.controlsSent.Load(), ControlsReceived: c.controlsReceived.Load(),
 	}
 	for i := range c.dropped {
 		s.Dropped[i] = c.dropped[i].Load()

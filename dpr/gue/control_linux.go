@@ -37,5 +37,6 @@ func (u *Uplink) Control(id dpr.PeerID, message []byte) error {
 		u.count.drop(Refused, 1)
 		return fail("control", false, sendErr)
 	}
+	u.count.controlsSent.Add(1)
 	return nil
 }

@@ -30,10 +30,12 @@ func TestControlOverSockets(t *testing.T) {
 				require.Equal(t, m, <-got)
 			}
 			require.Zero(t, b.Stats().Dropped)
+			require.EqualValues(t, len(want), b.Stats().ControlsReceived)
 			require.Error(t, a.Control(peerB, make([]byte, MaxControl+1)))
 			require.Error(t, a.Control(99, nil))
 			require.NoError(t, a.Close())
 			require.Error(t, a.Control(peerB, nil))
+			require.EqualValues(t, len(want), a.Stats().ControlsSent)
 		})
 	}
 }
@@ -48,6 +50,7 @@ func TestControlDropped(t *testing.T) {
 	require.NoError(t, err)
 	read(t, b.Queues[0], 1, peerA)
 	require.Equal(t, uint64(1), b.Stats().Dropped[Control])
+	require.Zero(t, b.Stats().ControlsReceived)
 	require.Error(t, b.Control(peerB, nil), "not a peer")
 	require.NoError(t, b.SetPeers([]Peer{{ID: peerA, Addr: netip.MustParseAddrPort("127.0.0.1:9")}}))
 }

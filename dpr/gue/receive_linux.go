@@ -133,7 +133,9 @@ func (q *Queue) next() []byte {
 		if why == Control {
 			why = q.u.control.receive(q.u.codec.ring.Load(), r.peer, part, &r.src, &q.local)
 		}
-		if why != OK {
+		if why == OK {
+			q.u.count.controlsReceived.Add(1)
+		} else {
 			q.u.count.drop(why, 1)
 		}
 	}

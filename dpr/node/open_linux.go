@@ -91,7 +91,11 @@ func (l *linux) openTunnel() error {
 }
 
 func tunnelStats(s gue.Stats) TunnelStats {
-	t := TunnelStats{Sent: s.Sent, Received: s.Received, Dropped: make(map[string]uint64)}
+	t := TunnelStats{
+		Sent: s.Sent, Received: s.Received,
+		ControlsSent: s.ControlsSent, ControlsReceived: s.ControlsReceived,
+		Dropped: make(map[string]uint64),
+	}
 	for why := gue.OK + 1; why < gue.NumReasons; why++ {
 		t.Dropped[why.String()] = s.Dropped[why]
 	}

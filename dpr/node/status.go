@@ -78,7 +78,10 @@ type Status struct {
 type TunnelStats struct {
 	// Sent and Received count the packets that passed.
 	Sent, Received uint64
-	// Dropped counts the packets that were dropped, by reason.
+	// ControlsSent and ControlsReceived count the messages between the nodes that are
+	// no packets: questions about connections, and their answers.
+	ControlsSent, ControlsReceived uint64
+	// Dropped counts the packets and messages that were dropped, by reason.
 	Dropped map[string]uint64
 }
 

@@ -94,6 +94,8 @@ var (
 type machine struct {
 	kernel, uplink *pipe
 	reports        *reportPipe
+	control        func(from dpr.PeerID, message []byte) // takes what peers say
+	life           atomic.Uint32                         // a dpr.Life, of all connections
 
 	mu      sync.Mutex
 	capture hostnet.Stats
@@ -123,6 +125,15 @@ func (m *machine) open(cfg node.Config) (*node.Node, error) {
 			return nil
 		},
 		SetAliases: func([]netip.Addr) error { return nil },
+		// Questions come back as the peer's own, and so do the answers to them.
+		Control:     func(to dpr.PeerID, message []byte) error { m.control(to, message); return nil },
+		TakeControl: func(take func(dpr.PeerID, []byte)) { m.control = take },
+		Lives: func(_ []dpr.Question, lives []dpr.Life) error {
+			for i := range lives {
+				lives[i] = dpr.Life(m.life.Load())
+			}
+			return nil
+		},
 		Capture: func() (hostnet.Stats, error) {
 			m.mu.Lock()
 			defer m.mu.Unlock()

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/carom-dpr/carom/dpr/confirm"
 	"github.com/carom-dpr/carom/dpr/hostnet"
 	"github.com/carom-dpr/carom/dpr/node"
 	"github.com/carom-dpr/carom/loadinfo"
@@ -77,6 +78,14 @@ var (
 	descTableFull = newDesc("flow_table_full_total", "New flows for which the flow table had no room.")
 	descPeerGone  = newDesc("flows_lost_total", "Flows whose peer was gone when their next packet came.")
 
+	descReset = newDesc("connections_reset_total", "Connections that were reset because the peer that served them was gone.")
+
+	descAsked        = newDesc("confirm_asked_connections_total", "Connections that peers were asked about.")
+	descTold         = newDesc("confirm_told_connections_total", "Connections of which peers said something when asked.")
+	descGone         = newDesc("confirm_gone_connections_total", "Connections of which peers said that they are not there.")
+	descAnswered     = newDesc("confirm_answered_connections_total", "Connections that peers have asked this host about.")
+	descBadQuestions = newDesc("confirm_dropped_messages_total", "Questions and answers that were not understood, came too late, or found no room.")
+
 	descPackets   = newDesc("packets_total", "Packets by the engine's verdict.", "verdict")
 	descDropped   = newDesc("packets_dropped_total", "Packets that the engine dropped.", "reason")
 	descFromPeers = newDesc("packets_from_peers_total", "Packets that came through the tunnel to the engine.")
@@ -86,7 +95,10 @@ var (
 	descCaptured  = newDesc("capture_packets_total", "Packets that came to this host, by what the capture program did with them.", "outcome")
 	descTunnelOut = newDesc("tunnel_sent_packets_total", "Packets sent to peers.")
 	descTunnelIn  = newDesc("tunnel_received_packets_total", "Packets received from peers.")
-	descTunnelBad = newDesc("tunnel_dropped_packets_total", "Packets that the tunnel dropped.", "reason")
+	descTunnelBad = newDesc("tunnel_dropped_packets_total", "Packets and control messages that the tunnel dropped.", "reason")
+
+	descControlOut = newDesc("tunnel_sent_control_messages_total", "Control messages sent to peers through the tunnel.")
+	descControlIn  = newDesc("tunnel_received_control_messages_total", "Control messages received from peers through the tunnel.")
 
 	descReportsOut = newDesc("reports_sent_total", "Load reports sent.")
 	descReportSize = newDesc("reports_sent_bytes_total", "Bytes of load reports sent.")
@@ -117,6 +129,7 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	out := sink(to)
 	out.own(&s)
 	out.engine(&s)
+	out.confirm(&s.Confirm)
 	out.network(&s)
 	out.reports(&s)
 	out.peers(&s)
@@ -194,6 +207,15 @@ func (to sink) engine(s *node.Status) {
 	to.count(descFromPeers, s.Engine.FromPeers)
 	to.count(descUnknown, s.Engine.Unknown)
 	to.count(descErrors, s.Engine.Errors)
+	to.count(descReset, s.Engine.Resets)
+}
+
+func (to sink) confirm(s *confirm.Stats) {
+	to.count(descAsked, s.Asked)
+	to.count(descTold, s.Told)
+	to.count(descGone, s.Gone)
+	to.count(descAnswered, s.Answered)
+	to.count(descBadQuestions, s.Dropped)
 }
 
 func (to sink) network(s *node.Status) {
@@ -202,6 +224,8 @@ func (to sink) network(s *node.Status) {
 	}
 	to.count(descTunnelOut, s.Tunnel.Sent)
 	to.count(descTunnelIn, s.Tunnel.Received)
+	to.count(descControlOut, s.Tunnel.ControlsSent)
+	to.count(descControlIn, s.Tunnel.ControlsReceived)
 	for reason, n := range s.Tunnel.Dropped {
 		to.count(descTunnelBad, n, reason)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -10,7 +11,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
+	"regexp"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -21,10 +25,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/carom-dpr/carom/dpr"
+	"github.com/carom-dpr/carom/dpr/confirm"
 	"github.com/carom-dpr/carom/dpr/dprtest"
 	"github.com/carom-dpr/carom/dpr/node"
 	"github.com/carom-dpr/carom/lb"
 	"github.com/carom-dpr/carom/loadinfo"
+	"github.com/carom-dpr/carom/loadinfo/rrdns"
 )
 
 var (
@@ -134,6 +140,15 @@ func play(t *testing.T, test func(s *scene)) {
 	})
 }
 
+// silent opens a flow that the peer serves and is asked about, since it is silent.
+func silent(life dpr.Life) func(*scene) {
+	return func(s *scene) {
+		s.life.Store(uint32(life))
+		s.handed(s.from(client))
+		s.pass(4)
+	}
+}
+
 // changed returns a packet with other bytes at an offset.
 func changed(pkt []byte, at int, value ...byte) []byte {
 	copy(pkt[at:], value)
@@ -219,6 +234,20 @@ var causes = []struct {
 		}
 	}},
 
+	{"carom_confirm_asked_connections_total", silent(dpr.Unsaid)},
+	{"carom_confirm_told_connections_total", silent(dpr.Open)},
+	{"carom_confirm_gone_connections_total", silent(dpr.Gone)},
+	{"carom_confirm_answered_connections_total", silent(dpr.Open)},
+	{"carom_confirm_dropped_messages_total", func(s *scene) { s.control(s.peer, []byte{0}); synctest.Wait() }},
+	{"carom_connections_reset_total", func(s *scene) {
+		flow := s.handed(s.from(client))
+		s.quiet.Store(true)
+		s.pass(20)
+		s.get(s.ack(flow, 1))
+		s.quiet.Store(false)
+		s.pass(6)
+	}},
+
 	{"carom_capture_packets_total not-service", func(s *scene) { s.change(func(m *machine) { m.capture.NotService++ }) }},
 	{"carom_capture_packets_total local-socket", func(s *scene) { s.change(func(m *machine) { m.capture.LocalSocket++ }) }},
 	{"carom_capture_packets_total captured-syn", func(s *scene) { s.change(func(m *machine) { m.capture.CapturedSYN++ }) }},
@@ -228,6 +257,8 @@ var causes = []struct {
 	{"carom_capture_packets_total fail-open", func(s *scene) { s.change(func(m *machine) { m.capture.FailOpen++ }) }},
 	{"carom_tunnel_sent_packets_total", func(s *scene) { s.change(func(m *machine) { m.tunnel.Sent++ }) }},
 	{"carom_tunnel_received_packets_total", func(s *scene) { s.change(func(m *machine) { m.tunnel.Received++ }) }},
+	{"carom_tunnel_sent_control_messages_total", func(s *scene) { s.change(func(m *machine) { m.tunnel.ControlsSent++ }) }},
+	{"carom_tunnel_received_control_messages_total", func(s *scene) { s.change(func(m *machine) { m.tunnel.ControlsReceived++ }) }},
 	{"carom_tunnel_dropped_packets_total bad-tag", func(s *scene) { s.change(func(m *machine) { m.tunnel.Dropped["bad-tag"]++ }) }},
 
 	{"carom_reports_sent_total", func(s *scene) { s.pass(2) }},
@@ -255,8 +286,11 @@ var causes = []struct {
 	{"carom_config_reloads_total failure", func(s *scene) { s.metrics.reloaded(errors.New("a mistake")) }},
 
 	{"carom_flow_table_full_total", func(s *scene) {
-		for range 2 * sceneFlows {
-			s.handed(s.from(client))
+		for range 2 {
+			for range sceneFlows {
+				s.handed(s.from(client))
+			}
+			silent(dpr.Open)(s) // established flows do not give way
 		}
 	}},
 	{"carom_flows_lost_total", func(s *scene) {
@@ -309,9 +343,55 @@ func TestEveryCounterMoves(t *testing.T) {
 	})
 }
 
+// What the status shows beside the metrics, each under its own name.
+func TestStatusCounts(t *testing.T) {
+	view, err := json.Marshal(newStatus(node.Status{
+		Engine:  dpr.Stats{Errors: 1, Resets: 2},
+		Confirm: confirm.Stats{Asked: 3, Told: 4, Gone: 5, Answered: 6, Dropped: 7},
+		Tunnel:  node.TunnelStats{Sent: 8, Received: 9, ControlsSent: 10, ControlsReceived: 11},
+	}, time.Now()))
+	require.NoError(t, err)
+	var s struct{ Packets, Confirm, Tunnel map[string]any }
+	require.NoError(t, json.Unmarshal(view, &s))
+	require.EqualValues(t, 1, s.Packets["errors_sent"])
+	require.EqualValues(t, 2, s.Packets["connections_reset"])
+	require.Equal(t, map[string]any{
+		"asked_connections": 3.0, "told_connections": 4.0, "gone_connections": 5.0,
+		"answered_connections": 6.0, "dropped_messages": 7.0,
+	}, s.Confirm)
+	require.Equal(t, map[string]any{
+		"sent": 8.0, "received": 9.0, "sent_control_messages": 10.0, "received_control_messages": 11.0,
+		"dropped": nil, "mtu_bytes": nil,
+	}, s.Tunnel)
+}
+
+// OPERATING.md lists the metrics, all of them and no others.
+func TestMetricsAreListed(t *testing.T) {
+	text, err := os.ReadFile("../../docs/OPERATING.md")
+	require.NoError(t, err)
+	listed := make(map[string]bool)
+	for _, row := range regexp.MustCompile("(?m)^\\| `(carom_[a-z_]+)`").FindAllSubmatch(text, -1) {
+		listed[string(row[1])] = true
+	}
+	play(t, func(s *scene) {
+		s.metrics.registry.MustRegister(dnsCollector(func() (_ rrdns.Stats) { return }))
+		s.handed(s.from(client))
+		families, err := s.metrics.registry.Gather()
+		require.NoError(t, err)
+		for _, f := range families {
+			if name := f.GetName(); strings.HasPrefix(name, "carom_") {
+				require.True(t, listed[name], "%s is not listed", name)
+				delete(listed, name)
+			}
+		}
+	})
+	delete(listed, "carom_peer_path_ok") // of hosts that can probe
+	require.Empty(t, listed, "no such metrics")
+}
+
 func TestGauges(t *testing.T) {
 	play(t, func(s *scene) {
-		s.handed(s.from(client))
+		silent(dpr.Open)(s)
 		text := scrape(t, s.metrics)
 		for _, line := range []string{
 			`carom_state{state="up"} 1`, `carom_state{state="draining"} 0`,

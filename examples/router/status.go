@@ -19,6 +19,7 @@ type status struct {
 	Paths    map[string][]path        `json:"paths"` // by peer
 	Flows    map[string]int           `json:"flows"`
 	Packets  packetStatus             `json:"packets"`
+	Confirm  confirmStatus            `json:"confirm"`
 	Capture  map[string]uint64        `json:"capture"`
 	Tunnel   tunnelStatus             `json:"tunnel"`
 	Reports  reportStatus             `json:"reports"`
@@ -31,15 +32,28 @@ type packetStatus struct {
 	FromPeers uint64            `json:"from_peers"`
 	Unknown   uint64            `json:"unknown"`
 	Errors    uint64            `json:"errors_sent"`
+	Resets    uint64            `json:"connections_reset"`
 	TableFull uint64            `json:"flow_table_full"`
 	PeerGone  uint64            `json:"flows_lost"`
 }
 
+// confirmStatus is what peers were asked about the connections that they serve, and
+// this host by them.
+type confirmStatus struct {
+	Asked    uint64 `json:"asked_connections"`
+	Told     uint64 `json:"told_connections"`
+	Gone     uint64 `json:"gone_connections"`
+	Answered uint64 `json:"answered_connections"`
+	Dropped  uint64 `json:"dropped_messages"`
+}
+
 type tunnelStatus struct {
-	Sent     uint64            `json:"sent"`
-	Received uint64            `json:"received"`
-	Dropped  map[string]uint64 `json:"dropped"`
-	MTU      map[string]int    `json:"mtu_bytes"` // by peer
+	Sent             uint64            `json:"sent"`
+	Received         uint64            `json:"received"`
+	ControlsSent     uint64            `json:"sent_control_messages"`
+	ControlsReceived uint64            `json:"received_control_messages"`
+	Dropped          map[string]uint64 `json:"dropped"`
+	MTU              map[string]int    `json:"mtu_bytes"` // by peer
 }
 
 type reportStatus struct {
@@ -92,7 +106,10 @@ func newStatus(s node.Status, now time.Time) status {
 		Flows:    make(map[string]int),
 		Packets:  newPacketStatus(&s.Engine),
 		Capture:  captured(&s.Capture),
-		Tunnel:   tunnelStatus{s.Tunnel.Sent, s.Tunnel.Received, s.Tunnel.Dropped, s.MTU},
+		Confirm:  confirmStatus(s.Confirm),
+		Tunnel: tunnelStatus{
+			s.Tunnel.Sent, s.Tunnel.Received, s.Tunnel.ControlsSent, s.Tunnel.ControlsReceived, s.Tunnel.Dropped, s.MTU,
+		},
 		Reports: reportStatus{
 			s.Reports.Sent, s.Reports.SentBytes, s.Reports.SendErrors, s.Reports.ReadErrors, received(&s.Reports),
 		},
@@ -124,7 +141,7 @@ func newStatus(s node.Status, now time.Time) status {
 func newPacketStatus(s *dpr.Stats) packetStatus {
 	view := packetStatus{
 		Verdicts: make(map[string]uint64), Dropped: make(map[string]uint64),
-		FromPeers: s.FromPeers, Unknown: s.Unknown, Errors: s.Errors,
+		FromPeers: s.FromPeers, Unknown: s.Unknown, Errors: s.Errors, Resets: s.Resets,
 		TableFull: s.TableFull, PeerGone: s.PeerGone,
 	}
 	for verdict, n := range s.Verdicts {
