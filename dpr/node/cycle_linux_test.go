@@ -3,6 +3,7 @@ package node_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -34,14 +35,12 @@ func TestStartAndStopLeaveNothing(t *testing.T) {
 	require.NoError(t, startAndStop(h.Host, cfg, plenty)) // what is made once for the process
 	before, descriptors := traces(t, h.Host), len(openDescriptors(t))
 
-	cycles := 1000
-	if testing.Short() {
-		cycles = 100
-	}
 	failed, spare := 0, 0
-	for range cycles {
+	for range *cycles {
 		err := startAndStop(h.Host, cfg, spare)
-		require.Equal(t, descriptors, len(openDescriptors(t)), "after a start with %d descriptors to spare: %v", spare, err)
+		open := len(openDescriptors(t))
+		require.LessOrEqual(t, open, descriptors, "after a start with %d descriptors to spare: %v", spare, err)
+		descriptors = open // connections of tests before may still end
 		if err == nil {
 			spare = 0 // enough; begin anew
 			continue
@@ -51,10 +50,13 @@ func TestStartAndStopLeaveNothing(t *testing.T) {
 		spare++
 	}
 	require.Equal(t, before, traces(t, h.Host))
-	t.Logf("%d starts, %d of which failed", cycles, failed)
+	t.Logf("%d starts, %d of which failed", *cycles, failed)
 	require.NotZero(t, failed)
 	require.NoError(t, startAndStop(h.Host, cfg, plenty))
 }
+
+// cycles are about four rounds of the steps of a start.
+var cycles = flag.Int("cycles", 200, "how often TestStartAndStopLeaveNothing starts a node")
 
 // plenty is more descriptors than a node needs.
 const plenty = 1000

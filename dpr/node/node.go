@@ -179,8 +179,12 @@ func (n *Node) sample(ctx context.Context) error {
 	if n.cfg.Resources == nil {
 		return nil
 	}
-	return n.cfg.Resources.Run(ctx, n.board, n.cfg.Period)
+	return n.cfg.Resources.Run(ctx, n.board, max(n.cfg.Period, sampleEvery))
 }
+
+// sampleEvery is the least time between two samples of resources: reading them costs
+// more than all else that an idle node does, and use over less time says little.
+const sampleEvery = 2 * time.Second
 
 // runRouter moves packets until ctx is done; an end before that is an error.
 func (n *Node) runRouter(ctx context.Context) error {
