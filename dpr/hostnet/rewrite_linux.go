@@ -139,9 +139,9 @@ func (r *rewriter) fill(cfg Config, want []rewriting) error {
 	answers := chain("answers", nftables.ChainTypeFilter, nftables.ChainHookOutput, nftables.ChainPriorityMangle)
 	dialled := chain("dialled", nftables.ChainTypeFilter, nftables.ChainHookOutput, nftables.ChainPriorityRaw)
 	replied := chain("replied", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw)
-	for _, w := range want {
+	for i, w := range want {
 		f := familyExprs(w.family)
-		set, err := r.aliasSet(w, f)
+		set, err := r.aliasSet(uint32(i+1), w, f)
 		if err != nil {
 			return err
 		}
@@ -161,8 +161,11 @@ func (r *rewriter) fill(cfg Config, want []rewriting) error {
 	return nil
 }
 
-func (r *rewriter) aliasSet(w rewriting, f familyExpr) (*nftables.Set, error) {
-	set := &nftables.Set{Table: r.table, Name: f.name, KeyType: f.key}
+// aliasSet adds a set of aliases. Its number need differ only from those of the same
+// batch. The module would count on a variable of the process, without a lock, which
+// several nodes in one process would race for.
+func (r *rewriter) aliasSet(id uint32, w rewriting, f familyExpr) (*nftables.Set, error) {
+	set := &nftables.Set{Table: r.table, ID: id, Name: f.name, KeyType: f.key}
 	elements := make([]nftables.SetElement, len(w.aliases))
 	for i, a := range w.aliases {
 		elements[i].Key = a.AsSlice()
