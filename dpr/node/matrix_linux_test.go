@@ -23,23 +23,25 @@ type way struct {
 	// plain says that servers may be bound to their host's own address, and that UDP
 	// servers may answer from whatever address they have.
 	plain bool
-	// v4 says that it is a way for IPv4 alone.
-	v4 bool
+	// families are the versions of IP that it is a way for.
+	families map[string]bool
 }
 
+var onlyIPv4 = map[string]bool{"IPv4": false} // like families
+
 var ways = []way{
-	{name: "GUE, direct", set: func(*node.Config) {}},
-	{name: "GUE, rewritten", set: reply(dpr.ReplyRewritten), plain: true},
-	{name: "IPIP, direct", set: method(node.IPIP)},
-	{name: "IPIP, rewritten", set: both(method(node.IPIP), reply(dpr.ReplyRewritten)), plain: true},
-	{name: "IPIP to a host, GUE from it", set: func(c *node.Config) {
+	{name: "GUE, direct", set: func(*node.Config) {}, families: families},
+	{name: "GUE, rewritten", set: reply(dpr.ReplyRewritten), plain: true, families: families},
+	{name: "IPIP, direct", set: method(node.IPIP), families: families},
+	{name: "IPIP, rewritten", set: both(method(node.IPIP), reply(dpr.ReplyRewritten)), plain: true, families: families},
+	{name: "IPIP to a host, GUE from it", families: families, set: func(c *node.Config) {
 		c.Keys = nil
 		if c.ID == "b" {
 			c.Method = node.IPIP
 		}
 	}},
-	{name: "captured by routing, direct", set: byRouting, v4: true},
-	{name: "captured by routing, rewritten", set: both(byRouting, reply(dpr.ReplyRewritten)), plain: true, v4: true},
+	{name: "captured by routing, direct", set: byRouting, families: onlyIPv4},
+	{name: "captured by routing, rewritten", set: both(byRouting, reply(dpr.ReplyRewritten)), plain: true, families: onlyIPv4},
 }
 
 func both(a, b func(*node.Config)) func(*node.Config) { return func(c *node.Config) { a(c); b(c) } }
@@ -80,10 +82,7 @@ func (w way) config(h *host) node.Config {
 func TestEveryWay(t *testing.T) {
 	for _, way := range ways {
 		t.Run(way.name, func(t *testing.T) {
-			eachFamily(t, func(t *testing.T, v6 bool) {
-				if v6 && way.v4 {
-					return
-				}
+			each(t, way.families, func(t *testing.T, v6 bool) {
 				w := newWorld(t, v6, "a", "b")
 				for _, h := range w.hosts {
 					way.serve(t, h)

@@ -72,7 +72,9 @@ type host struct {
 // families are the versions of IP, by name.
 var families = map[string]bool{"IPv4": false, "IPv6": true}
 
-func eachFamily(t *testing.T, test func(t *testing.T, v6 bool)) {
+func eachFamily(t *testing.T, test func(t *testing.T, v6 bool)) { each(t, families, test) }
+
+func each(t *testing.T, families map[string]bool, test func(t *testing.T, v6 bool)) {
 	for name, v6 := range families {
 		t.Run(name, func(t *testing.T) { test(t, v6) })
 	}
