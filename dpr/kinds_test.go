@@ -34,6 +34,7 @@ func TestKindsOfConnections(t *testing.T) {
 		"data in the SYN":                           {[][]byte{segment(syn, 1000, 86), segment(ack, 1087, 0), segment(finAck, 1087, 0)}, dpr.Closing},
 		"RST with data":                             {[][]byte{segment(syn, 1, 0), segment(ack, 2, 0), segment(rstAck, 2, 13)}, dpr.Closed},
 		"FIN without ACK":                           {[][]byte{segment(syn, 1000, 0), segment(dprtest.FIN, 1000, 0)}, dpr.Embryonic},
+		"forged FIN ahead of the data":              {[][]byte{segment(syn, 1000, 0), segment(ack, 1001, 0), segment(finAck, 1001+1<<20, 0)}, dpr.Established},
 		"FIN before the handshake's end":            {[][]byte{segment(syn, 1000, 0), segment(dprtest.FIN, 1000, 0), segment(finAck, 1000, 0)}, dpr.Closing},
 		"data beyond any window it announced":       {[][]byte{segment(syn, 1000, 0), segment(ack, 101001, 11)}, dpr.Established},
 		"keepalive":                                 {[][]byte{segment(syn, 1000, 0), segment(ack, 1001, 20), segment(ack, 1020, 0), segment(ack, 1020, 0)}, dpr.Established},

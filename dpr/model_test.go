@@ -140,7 +140,6 @@ func (f *modelFlow) advance(flags dprtest.Flags, seq uint32, payload int) {
 	}
 	near := within(seq, f.next, 64<<10)
 	if ahead {
-		near = within(seq, end, 64<<10)
 		f.next = end
 	}
 	if flags&dprtest.FIN != 0 && near {

@@ -104,12 +104,13 @@ func (b *batch) tcpState(entry *flowtable.Entry, h *header.Packet) State {
 	default:
 		return state
 	}
+	ends := h.TCPFlags&header.FIN != 0 && near(h.Seq, entry.Seq, endWindow)
 	ahead := int32(h.Seq + segmentLen(h) - entry.Seq)
 	next := b.revive(entry, state, ahead, h.Seq == entry.Seq)
 	if ahead > 0 {
 		entry.Seq += uint32(ahead)
 	}
-	if h.TCPFlags&header.FIN != 0 && near(h.Seq, entry.Seq, endWindow) {
+	if ends {
 		b.end(entry)
 		return Closing
 	}

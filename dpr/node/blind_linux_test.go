@@ -46,7 +46,7 @@ func TestBlindAttacks(t *testing.T) {
 		for _, c := range conns {
 			require.NoError(t, c.echo())
 		}
-		require.Equal(t, real, a.flows(dpr.Established))
+		require.Equal(t, real, a.flows(dpr.Established), "%v", a.node.Status().Engine.Flows)
 		require.GreaterOrEqual(t, a.node.Status().Engine.Open["b"][service], real)
 	}
 	t.Run("packets of others' connections", func(t *testing.T) {
