@@ -36,9 +36,9 @@ func (l Life) String() string {
 
 // A host that enters connections sees only what their clients say, and a client's ACK
 // proves nothing: it may be a forger's. Nor does it see a server's reset. So it asks
-// the serving hosts, which have the sockets, about flows that have been silent:
-// after lookSoon about those that nobody has confirmed, after lookLater about the
-// others, and then again after twice, four times, eight times as long.
+// the serving hosts, which have the sockets: when lookSoon has passed, about flows that
+// nobody has confirmed, and about others when they have been silent for lookLater, and
+// then again after twice, four times, eight times as long.
 const (
 	// lookSoon is longer than most handshakes and many connections, which then cost
 	// no question.
@@ -102,12 +102,21 @@ func (l *listener) answers(now time.Duration) bool {
 	return since == 0 || int64(now)-since < int64(silence)
 }
 
-// idle decides about an entry that had no packet for another round.
+// idle decides about an entry that had no packet for another round, or is unconfirmed
+// for another.
 func (e *Engine) idle(entry *flowtable.Entry) (flowtable.Class, bool) {
 	w, now := e.watch.Load(), time.Duration(e.ticked.Load())
 	p := e.view.Load().peer(PeerID(entry.Peer))
+	busy := entry.Flags&heard != 0
+	entry.Flags &^= heard
+	if busy && entry.Waits > 8 {
+		entry.Waits = 4 + entry.Waits%4 // far from its end, and in step with due
+	}
 	entry.Waits++
 	switch {
+	case busy && p != nil && !p.listener.answers(now):
+		entry.Waits = 0
+		return flowtable.Class(Established), true // nobody denies it
 	case entry.Waits < w.rounds[entry.Class]:
 		if p != nil && (State(entry.Class).due(entry.Waits) || e.pressed(now)) {
 			e.ask(p, entry, now)

@@ -93,6 +93,42 @@ func TestConfirmedFlowLivesAsLongAsItsSocket(t *testing.T) {
 	}
 }
 
+// A connection whose client is never silent is confirmed as soon as any other, and
+// lives without being confirmed as long as it is busy.
+func TestBusyFlowIsConfirmed(t *testing.T) {
+	for _, life := range []dpr.Life{dpr.Open, dpr.Opening} {
+		c := newConfirmer(t, dpr.Config{})
+		c.introduce()
+		c.alive[client] = life
+		c.from(tcpFrom(client, syn, 1000, 0))
+		for range 1500 { // five minutes
+			c.requireForward(c.from(tcpFrom(client, ack, 1001, 0)), "h2")
+			c.live(200 * time.Millisecond)
+		}
+		if life == dpr.Open {
+			require.Equal(t, "established", c.state(client))
+			require.Equal(t, 1, c.asked)
+			continue
+		}
+		require.Equal(t, "unconfirmed", c.state(client))
+		require.InDelta(t, 300/4, c.asked, 5)
+		c.live(time.Minute)
+		require.Equal(t, "none", c.state(client))
+	}
+}
+
+func TestBusyFlowOfAPeerThatDoesNotAnswer(t *testing.T) {
+	c := newConfirmer(t, dpr.Config{})
+	c.introduce()
+	c.mute = true
+	c.from(tcpFrom(client, syn, 1000, 0))
+	for range 100 {
+		c.from(tcpFrom(client, ack, 1001, 0))
+		c.live(200 * time.Millisecond)
+	}
+	require.Equal(t, "established", c.state(client))
+}
+
 func TestA22RefusedConnectionLeavesAtOnce(t *testing.T) {
 	c := newConfirmer(t, dpr.Config{})
 	const flows = 4000

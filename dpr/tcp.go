@@ -44,6 +44,9 @@ const (
 	// denied marks a closed flow that was not ended by its client: its serving host
 	// said that there is no such connection.
 	denied
+	// heard marks an unconfirmed flow that has had a packet in this round: those are
+	// asked about by their age, since a busy connection is never silent.
+	heard
 )
 
 const (
@@ -70,12 +73,16 @@ func (b *batch) reopens(entry *flowtable.Entry, h *header.Packet) bool {
 
 // track follows the flow's state and restarts its idle timeout.
 func (b *batch) track(shard *flowtable.Shard, entry *flowtable.Entry, h *header.Packet) {
-	if entry.Waits != 0 {
-		entry.Waits = 0
-	}
 	state := UDPFlow
 	if h.Proto == header.ProtoTCP {
 		state = b.tcpState(entry, h)
+	}
+	if state == Unconfirmed && State(entry.Class) == Unconfirmed {
+		entry.Flags |= heard
+		return
+	}
+	if entry.Waits != 0 {
+		entry.Waits = 0
 	}
 	shard.Move(entry, flowtable.Class(state), b.millis)
 }
