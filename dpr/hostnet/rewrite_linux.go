@@ -2,6 +2,7 @@ package hostnet
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -108,7 +109,8 @@ func (r *rewriter) sync(cfg Config, want []rewriting) (err error) {
 	case err == nil && len(want) > 0 && next == r.done: // nobody has flushed the ruleset
 		return nil
 	}
-	r.conn.AddTable(r.table) // or there would be nothing to remove
+	removed := errors.Is(err, unix.ENOENT) && r.done != "" // not by us
+	r.conn.AddTable(r.table)                               // or there would be nothing to remove
 	r.conn.DelTable(r.table)
 	if len(want) > 0 {
 		if err := r.fill(cfg, want); err != nil {
@@ -116,10 +118,16 @@ func (r *rewriter) sync(cfg Config, want []rewriting) (err error) {
 		}
 	}
 	r.done = ""
-	if err = r.conn.Flush(); err == nil {
-		r.done = next
+	if err = r.conn.Flush(); err != nil {
+		return err
 	}
-	return err
+	r.done = next
+	if removed {
+		cfg.Log.Warn("hostnet: another program had removed the nftables table of rewritten services; it is back."+
+			" Redirected connections may have been reset meanwhile; a firewall's reload should flush its own tables alone",
+			"table", "inet "+r.table.Name)
+	}
+	return nil
 }
 
 func (r *rewriter) close() error {
@@ -129,6 +137,9 @@ func (r *rewriter) close() error {
 	return r.conn.CloseLasting()
 }
 
+// afterNAT is right behind where conntrack gives answers the dialled address.
+var afterNAT = nftables.ChainPriorityRef(*nftables.ChainPriorityNATSource + 1)
+
 // fill adds the table with its chains and rules to the batch.
 func (r *rewriter) fill(cfg Config, want []rewriting) error {
 	r.conn.AddTable(r.table)
@@ -136,7 +147,7 @@ func (r *rewriter) fill(cfg Config, want []rewriting) error {
 		return r.conn.AddChain(&nftables.Chain{Name: name, Table: r.table, Type: kind, Hooknum: hook, Priority: at})
 	}
 	in := chain("prerouting", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest)
-	answers := chain("answers", nftables.ChainTypeFilter, nftables.ChainHookOutput, nftables.ChainPriorityMangle)
+	answers := chain("answers", nftables.ChainTypeFilter, nftables.ChainHookPostrouting, afterNAT)
 	dialled := chain("dialled", nftables.ChainTypeFilter, nftables.ChainHookOutput, nftables.ChainPriorityRaw)
 	replied := chain("replied", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw)
 	for i, w := range want {
@@ -153,8 +164,10 @@ func (r *rewriter) fill(cfg Config, want []rewriting) error {
 			// taken for known ones, and not be rewritten.
 			r.add(dialled, f.is(), f.among(f.dst, set), ports(t, portDst), setZone(cfg))
 			r.add(replied, fromInterface(cfg.TUN, expr.CmpOpNeq), f.is(), f.among(f.src, set), ports(t, portSrc), setZone(cfg))
+			// Answers have the dialled address again. Conntrack's key for it would do
+			// earlier, but nft aborts when it lists that in a table of the family inet.
 			if t.protocol == protocolTCP && w.mss > 0 {
-				r.add(answers, f.is(), ports(t, portSrc), f.rewritten(set), limitMSS(w.mss))
+				r.add(answers, f.is(), f.among(f.src, set), ports(t, portSrc), limitMSS(w.mss))
 			}
 		}
 	}
@@ -208,17 +221,6 @@ func (f familyExpr) is() []expr.Any {
 func (f familyExpr) among(offset uint32, set *nftables.Set) []expr.Any {
 	return []expr.Any{
 		&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: f.length},
-		&expr.Lookup{SourceRegister: reg, SetName: set.Name, SetID: set.ID},
-	}
-}
-
-// rewritten matches answers of connections that were dialled at one of the set's
-// addresses.
-func (f familyExpr) rewritten(set *nftables.Set) []expr.Any {
-	const original, reply = 0, 1
-	return []expr.Any{
-		&expr.Ct{Key: expr.CtKeyDIRECTION, Register: reg}, equal(reply),
-		&expr.Ct{Key: expr.CtKeyDST, Direction: original, Register: reg},
 		&expr.Lookup{SourceRegister: reg, SetName: set.Name, SetID: set.ID},
 	}
 }

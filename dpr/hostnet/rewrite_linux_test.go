@@ -1,8 +1,13 @@
 package hostnet
 
 import (
+	"bytes"
+	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -185,7 +190,9 @@ func TestRewritingComesAndGoes(t *testing.T) {
 	w := newWorld(t)
 	openTUN(t, w.b, "carom0")
 	before := dump(t, w.b)
-	n, err := open(w.b, Config{TUN: "carom0", Services: rewritten(w.b)})
+	var log bytes.Buffer
+	cfg := Config{TUN: "carom0", Services: rewritten(w.b), Log: slog.New(slog.NewTextHandler(&log, nil))}
+	n, err := open(w.b, cfg)
 	require.NoError(t, err)
 	require.Empty(t, tables(t, w.b), "without an alias nothing is redirected here")
 	const chains = 4
@@ -194,6 +201,7 @@ func TestRewritingComesAndGoes(t *testing.T) {
 	require.NoError(t, n.SetAliases(addrs(w.a)[:1]))
 	one := map[string]int{"carom_6080": chains + 1}
 	require.Equal(t, one, tables(t, w.b))
+	require.Empty(t, log.String(), "nobody else removed it")
 
 	flush := func() {
 		require.NoError(t, w.b.Do(func() error {
@@ -204,8 +212,11 @@ func TestRewritingComesAndGoes(t *testing.T) {
 		}))
 	}
 	flush()
-	require.NoError(t, n.SetAliases(addrs(w.a)[:1]))
-	require.Equal(t, one, tables(t, w.b), "what others remove is put back")
+	for range 2 {
+		require.NoError(t, n.SetAliases(addrs(w.a)[:1]))
+		require.Equal(t, one, tables(t, w.b), "what others remove is put back")
+		require.Equal(t, 1, strings.Count(log.String(), "inet carom_6080"), "and said once")
+	}
 	require.NoError(t, n.SetServices(services(w.b)))
 	require.Empty(t, tables(t, w.b))
 	require.NoError(t, n.SetServices(rewritten(w.b)))
@@ -213,6 +224,45 @@ func TestRewritingComesAndGoes(t *testing.T) {
 	require.NoError(t, n.Close())
 	require.Empty(t, tables(t, w.b))
 	requireSame(t, before, dump(t, w.b))
+	require.Equal(t, 1, strings.Count(log.String(), "inet carom_6080"))
+}
+
+// requireNFT skips a test where the command nft is not installed.
+func requireNFT(t *testing.T) {
+	t.Helper()
+	_, err := exec.LookPath("nft")
+	switch {
+	case err == nil:
+	case os.Getenv("CAROM_MUST_RUN") == "1":
+		t.Fatal(err)
+	default:
+		t.Skip(err)
+	}
+}
+
+// Whoever keeps a firewall lists the whole ruleset, and saves and loads it, which a
+// rule that nft cannot print would break.
+func TestRewritingIsListedByNFT(t *testing.T) {
+	requireNFT(t)
+	w, _, _ := redirectingRewritten(t)
+	var output []byte
+	nft := func(in []byte, args ...string) {
+		t.Helper()
+		require.NoError(t, w.b.Do(func() (err error) {
+			cmd := exec.Command("nft", args...)
+			cmd.Stdin = bytes.NewReader(in)
+			if output, err = cmd.CombinedOutput(); err != nil {
+				return fmt.Errorf("nft %s: %w: %s", args, err, output)
+			}
+			return nil
+		}))
+	}
+	nft(nil, "list", "ruleset")
+	ruleset := output
+	for _, rule := range []string{"ip saddr @aliases4 tcp sport 80", "ip6 saddr @aliases6 tcp sport 80"} {
+		require.Contains(t, string(ruleset), rule)
+	}
+	nft(ruleset, "--check", "--file", "-")
 }
 
 // The rules say no more than the narrowest of the routes allows.
