@@ -43,6 +43,8 @@ func (c *Config) validateSelf() error {
 		return errors.New("Addr is missing: give the unicast address at which peers reach this host")
 	case !unicast(c.Addr) || c.Addr.IsLoopback():
 		return fmt.Errorf("Addr %v: give the unicast address at which peers reach this host", c.Addr)
+	case c.CaptureByRouting && c.Addr.Unmap().Is6():
+		return fmt.Errorf("Addr %v is IPv6, and CaptureByRouting takes IPv4 alone: give an IPv4 address, or leave it out", c.Addr)
 	case c.Weight > maxWeight:
 		return fmt.Errorf("Weight %d: give at most %d", c.Weight, maxWeight)
 	case c.Period < minPeriod || c.Period > maxPeriod:
@@ -55,7 +57,9 @@ func (c *Config) validateSelf() error {
 
 // unicast reports whether other hosts can send to the address.
 func unicast(a netip.Addr) bool {
-	return a.IsValid() && a.Zone() == "" && !a.IsUnspecified() && !a.IsMulticast()
+	a = a.Unmap()
+	oneLink := a.Is6() && a.IsLinkLocalUnicast() // which is nothing without a zone
+	return a.IsValid() && a.Zone() == "" && !a.IsUnspecified() && !a.IsMulticast() && !oneLink
 }
 
 func (c *Config) validateNetwork() error {
@@ -142,10 +146,16 @@ func (c *Config) validateServices() error {
 	return nil
 }
 
+// maxServiceName is how long the name of a service may be, in bytes: as a label of DNS,
+// and short enough for the lines of a log.
+const maxServiceName = 63
+
 func (c *Config) validateService(s *Service) error {
 	switch {
 	case s.Name == "":
 		return errors.New("Name is empty: give the service a name")
+	case len(s.Name) > maxServiceName || !utf8.ValidString(s.Name) || strings.ContainsFunc(s.Name, unicode.IsControl):
+		return fmt.Errorf("Name: give 1 to %d bytes of UTF-8 without control characters", maxServiceName)
 	case s.Proto != dpr.TCP && s.Proto != dpr.UDP:
 		return fmt.Errorf("Proto %d: give TCP (6) or UDP (17)", s.Proto)
 	case s.Port == 0:
@@ -171,7 +181,7 @@ func (c *Config) validateService(s *Service) error {
 func (s *Service) has(port uint16) bool { return s.Port <= port && port <= max(s.Port, s.PortEnd) }
 
 // conflict says why the services cannot both be. TCP connections are counted by
-// port, whatever their address.
+// port, whatever their address; datagrams are not.
 func (s *Service) conflict(o *Service) error {
 	port := max(s.Port, o.Port)
 	switch {
@@ -179,6 +189,14 @@ func (s *Service) conflict(o *Service) error {
 		return errors.New("the name is there twice: give each service its own")
 	case s.Proto == dpr.TCP && o.Proto == dpr.TCP && s.has(port) && o.has(port):
 		return fmt.Errorf("port %d is one of %q, too: give each TCP service its own ports", port, o.Name)
+	case s.Proto == o.Proto && s.has(port) && o.has(port) && s.sharesAddr(o):
+		return fmt.Errorf("port %d is one of %q at the same address, too: give others", port, o.Name)
 	}
 	return nil
+}
+
+func (s *Service) sharesAddr(o *Service) bool {
+	return slices.ContainsFunc(s.Addrs, func(a netip.Addr) bool {
+		return slices.ContainsFunc(o.Addrs, func(b netip.Addr) bool { return a.Unmap() == b.Unmap() })
+	})
 }

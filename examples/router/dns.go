@@ -1,11 +1,16 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
+	"unicode"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/carom-dpr/carom/loadinfo"
 	"github.com/carom-dpr/carom/loadinfo/rrdns"
@@ -25,9 +30,10 @@ func (s *settings) readDNS(top *section) {
 	if n == nil {
 		return
 	}
+	before := len(top.doc.errs)
 	f := top.doc.section("dns", n)
 	d := &dnsSettings{Config: rrdns.Config{Board: loadinfo.NewBoard(loadinfo.BoardConfig{})}}
-	f.text("name", &d.Name)
+	f.scalar("name", func(text string) (err error) { d.Name, err = parseDomain(text); return err })
 	f.scalar("listen", func(text string) (err error) {
 		if d.listen, err = netip.ParseAddrPort(text); err != nil || d.listen.Port() == 0 {
 			return errors.New("give an address of this host and a port, such as 192.0.2.11:53")
@@ -44,13 +50,40 @@ func (s *settings) readDNS(top *section) {
 		}
 		return nil
 	})
-	items(f, "name_servers", &d.NameServers, func(text string) (string, error) { return text, nil })
-	f.text("hostmaster", &d.Hostmaster)
+	items(f, "name_servers", &d.NameServers, parseDomain)
+	f.scalar("hostmaster", func(text string) (err error) { d.Hostmaster, err = parseDomain(text); return err })
 	f.done()
-	if _, err := rrdns.New(d.Config); err != nil {
-		f.doc.fail(f.node, "dns", "%s", inWords(err.Error()))
+	if f.get("name") == nil && n.Kind == yaml.MappingNode {
+		f.doc.fail(n, f.at("name"), "is missing: give the cluster's name, such as www.example.org")
+	}
+	if len(f.doc.errs) == before {
+		d.validate(f)
 	}
 	s.dns = d
+}
+
+// validate adds what the name server would refuse, at the field that it is about.
+func (d *dnsSettings) validate(f *section) {
+	if _, err := rrdns.New(d.Config); err != nil {
+		text := inWords(err.Error())
+		field := fieldOf.FindString(text)
+		f.doc.fail(cmp.Or(f.fields[field], f.node), f.at(field), "%s", strings.TrimLeft(text[len(field):], ": "))
+	}
+}
+
+func parseDomain(text string) (string, error) {
+	if strings.ContainsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }) {
+		return "", errors.New("give the name of a domain, without spaces")
+	}
+	return text, nil
+}
+
+// at returns the address to answer at, on a host that has addr.
+func (d *dnsSettings) at(addr netip.Addr) netip.AddrPort {
+	if d.listen.IsValid() {
+		return d.listen
+	}
+	return netip.AddrPortFrom(addr, dnsPort)
 }
 
 // sameDNS returns an error unless two routers answer alike.
@@ -82,11 +115,7 @@ func (s *settings) openDNS() (*nameServer, error) {
 	if s.dns == nil {
 		return nil, nil
 	}
-	at := s.dns.listen
-	if !at.IsValid() {
-		at = netip.AddrPortFrom(s.Addr, dnsPort)
-	}
-	conn, ln, err := rrdns.Listen(at)
+	conn, ln, err := rrdns.Listen(s.dns.at(s.Addr))
 	if err != nil {
 		return nil, fmt.Errorf("dns: %w: choose another address or port with listen", err)
 	}

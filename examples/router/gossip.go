@@ -48,10 +48,7 @@ func parseSeed(text string) (string, error) {
 
 // openGossip is the node's Transport.
 func (s *settings) openGossip(b *loadinfo.Board, ring *loadinfo.Keyring) (loadinfo.Transport, error) {
-	port := s.ReportPort
-	if port == 0 {
-		port = loadinfo.DefaultPort
-	}
+	port := s.reportPort()
 	conn, ln, err := gossip.Listen(netip.AddrPortFrom(s.Addr, port))
 	if err != nil {
 		return nil, fmt.Errorf("%w: stop who has report_port %d, or choose another on all hosts", err, port)

@@ -63,7 +63,7 @@ func run(args []string, out, errs io.Writer) int {
 	defer stop()
 	switch {
 	case o.check:
-		_, err = readSettings(o.config)
+		err = check(o.config, errs)
 	case o.flows:
 		err = listFlows(ctx, o.listen, out)
 	default:
@@ -80,4 +80,16 @@ func run(args []string, out, errs io.Writer) int {
 		return exitUsage
 	}
 	return exitFailed
+}
+
+// check reads a configuration and says what is wrong with it; what should not be, too.
+func check(config string, errs io.Writer) error {
+	s, err := readSettings(config)
+	if err != nil {
+		return err
+	}
+	for _, w := range s.doc.warns {
+		fmt.Fprintln(errs, "router: warning:", w)
+	}
+	return nil
 }

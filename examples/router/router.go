@@ -63,6 +63,7 @@ func newRouter(o options, open opener, log *slog.Logger) (*router, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.warn(log)
 	r := &router{config: o.config, log: log, opened: s, metrics: newMetrics()}
 	s.Logger, s.Resources = log, resources()
 	r.policies = s.keep(nil, r.metrics.decisions)
@@ -147,6 +148,7 @@ func (r *router) reload() (err error) {
 	if err != nil {
 		return err
 	}
+	s.warn(r.log)
 	if err := s.sameDNS(r.opened); err != nil {
 		return err
 	}

@@ -102,7 +102,7 @@ func TestBadReloadChangesNothing(t *testing.T) {
 		{"192.0.2.11", "192.0.2.99", ":2: addr cannot change"},
 		{"period: 500ms", "period: 1s", ":10: period cannot change from 500ms to 1s"},
 		{"tunnel_port: 6080", "tunnel_port: 7", ":11: tunnel_port cannot change"},
-		{"tunnel_port: 6080", "report_port: 7", ": report_port cannot change"},
+		{"255:6082\nkeys:", "255:7\nreport_port: 7\nkeys:", ": report_port cannot change"},
 		{"queues: 1", "queues: 2", ":12: queues cannot change from 1 to 2"},
 		{"queues: 1", "max_flows: 7", ":12: max_flows cannot change"},
 		{"queues: 1", "interface: eth7", ":12: interface cannot change"},
@@ -261,6 +261,9 @@ func TestExitStatus(t *testing.T) {
 	good, wrong := filepath.Join(dir, "good"), filepath.Join(dir, "wrong")
 	require.NoError(t, os.WriteFile(good, []byte(goodSettings), 0o600))
 	require.NoError(t, os.WriteFile(wrong, []byte("addr: x\n"), 0o600))
+	open, key := filepath.Join(dir, "open"), secretFile(t)
+	require.NoError(t, os.Chmod(key, 0o644))
+	require.NoError(t, os.WriteFile(open, bad(t, "secret: 00112233445566778899aabbccddeeff", "file: "+key), 0o600))
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer taken.Close()
@@ -270,6 +273,7 @@ func TestExitStatus(t *testing.T) {
 		says string
 	}{
 		{"-check -config " + good, exitOK, ""},
+		{"-check -config " + open, exitOK, "warning: " + open + ":8: keys[0].file"},
 		{"-help", exitOK, "-config file"},
 		{"-check -config " + wrong, exitUsage, "wrong:1: addr: \"x\""},
 		{"-config " + wrong, exitUsage, "wrong:1: addr: \"x\""},

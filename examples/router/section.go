@@ -19,6 +19,7 @@ type document struct {
 	file  string
 	lines map[string]int // of each field that is there, by its path
 	errs  []error
+	warns []string
 }
 
 // parse returns the top of the file, nil if it is not even YAML.
@@ -46,6 +47,11 @@ func (d *document) fail(n *yaml.Node, path, format string, args ...any) {
 		path = "the file"
 	}
 	d.errs = append(d.errs, fmt.Errorf("%s:%d: %s: %s", d.file, n.Line, path, fmt.Sprintf(format, args...)))
+}
+
+// warn keeps what is allowed and yet should not be.
+func (d *document) warn(n *yaml.Node, path, text string) {
+	d.warns = append(d.warns, fmt.Sprintf("%s:%d: %s: %s", d.file, n.Line, path, text))
 }
 
 func (d *document) err() error { return errors.Join(d.errs...) }
@@ -138,8 +144,17 @@ func (d *document) scalar(n *yaml.Node, path string, parse func(text string) err
 		err = parse(n.Value)
 	}
 	if err != nil {
-		d.fail(n, path, "%s: %v", describe(n), err)
+		d.fail(n, path, "%s: %s", describe(n), beyond(describe(n), err))
 	}
+}
+
+// beyond returns what an error says after a value that it may repeat, without the name
+// of a package.
+func beyond(value string, err error) string {
+	if _, after, ok := strings.Cut(err.Error(), value+": "); ok {
+		return after
+	}
+	return strings.TrimPrefix(err.Error(), "lb: ")
 }
 
 // list reads each item of a field. A single value is a list of one.
@@ -184,8 +199,11 @@ func (s *section) port(key string, to *uint16) {
 func (s *section) duration(key string, to *time.Duration) {
 	s.scalar(key, func(text string) error {
 		d, err := time.ParseDuration(text)
-		if err != nil || d <= 0 {
+		if err != nil {
 			return errors.New("give a time with its unit, such as 500ms or 2h5m")
+		}
+		if d <= 0 {
+			return errors.New("give a time above 0")
 		}
 		*to = d
 		return nil
@@ -200,11 +218,14 @@ func parseAddr(text string) (netip.Addr, error) {
 	return a.Unmap(), nil
 }
 
-// items reads a list by parse, whose error is what an item must be.
-func items[T any](s *section, key string, to *[]T, parse func(text string) (T, error)) {
+// items reads a list of different things by parse, whose error is what an item must be.
+func items[T comparable](s *section, key string, to *[]T, parse func(text string) (T, error)) {
 	s.list(key, func(n *yaml.Node, path string) {
 		s.doc.scalar(n, path, func(text string) error {
 			x, err := parse(text)
+			if err == nil && slices.Contains(*to, x) {
+				err = errors.New("it is there twice: remove one")
+			}
 			*to = append(*to, x)
 			return err
 		})

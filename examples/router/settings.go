@@ -4,9 +4,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -46,6 +49,13 @@ func readSettings(file string) (*settings, error) {
 	return s, nil
 }
 
+// warn logs what the file has that it may and should not have.
+func (s *settings) warn(log *slog.Logger) {
+	for _, w := range s.doc.warns {
+		log.Warn("configuration: " + w)
+	}
+}
+
 func parseSettings(file string, text []byte) (*settings, error) {
 	d := &document{file: file}
 	s := &settings{policies: make(map[string]string), doc: d}
@@ -57,6 +67,8 @@ func parseSettings(file string, text []byte) (*settings, error) {
 	if len(d.errs) == 0 {
 		if err := s.Validate(); err != nil {
 			d.errs = append(d.errs, s.locate(err))
+		} else {
+			s.checkPorts()
 		}
 	}
 	return s, d.err()
@@ -188,6 +200,10 @@ func parsePrefix(text string) (netip.Prefix, error) {
 // minSecret is the least length of a secret, in bytes: that of the tag of a report.
 const minSecret = 16
 
+// readByOthers is the bit of a file's mode that lets those read it who are neither its
+// owner nor of its group. Windows, which has no such bit, shows it always.
+const readByOthers = 0o004
+
 func (s *settings) readKey(f *section) {
 	var id int
 	var secret []byte
@@ -206,6 +222,9 @@ func (s *settings) readKey(f *section) {
 		if err != nil {
 			return fmt.Errorf("%w: name a file that can be read", err)
 		}
+		if info, err := os.Stat(text); err == nil && info.Mode().Perm()&readByOthers != 0 && runtime.GOOS != "windows" {
+			f.doc.warn(f.fields["file"], f.at("file"), fmt.Sprintf("%q can be read by all on this host: chmod o-r", text))
+		}
 		secret, err = parseSecret(strings.TrimSpace(string(content)))
 		return err
 	})
@@ -215,6 +234,9 @@ func (s *settings) readKey(f *section) {
 	}
 	if f.node.Kind == yaml.MappingNode && f.fields["secret"] == nil && f.fields["file"] == nil {
 		f.doc.fail(f.node, f.path, "secret or file is missing: make one with \"openssl rand -hex 32\"")
+	}
+	if id != 0 && slices.ContainsFunc(s.Keys, func(k loadinfo.Key) bool { return k.ID == uint8(id) }) {
+		f.doc.fail(f.fields["id"], f.at("id"), "%d is another key's, too: give each its own number", id)
 	}
 	s.Keys = append(s.Keys, loadinfo.Key{ID: uint8(id), Secret: secret})
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -157,10 +158,10 @@ var badSettings = []struct{ name, old, new, where, says, remedy string }{
 	{"a port too high", "port: 80", "port: 65536", "f:5: services[0].port", `"65536"`, "give a port from 1 to 65535"},
 	{"a range backwards", "port: 80", "port: 90-80", "f:5: services[0].port", `"90-80"`, "range such as 8000-8010"},
 	{"a protocol", "    port: 80", "    port: 80\n    protocol: sctp", "f:6: services[0].protocol", `"sctp"`, "give tcp or udp"},
-	{"a policy", "    port: 80", "    port: 80\n    policy: best", "f:6: services[0].policy", `no policy "best"`, "there are home-or-other"},
+	{"a policy", "    port: 80", "    port: 80\n    policy: best", "f:6: services[0].policy", `"best"`, "there are home-or-other"},
 	{"a capture", "services:", "capture: xdp\nservices:", "f:3: capture", `"xdp"`, "give auto or routing"},
-	{"a method", "services:", "method: l2\nservices:", "f:3: method", `"l2"`, "give gue or ipip"},
-	{"a way to answer", "    port: 80", "    port: 80\n    reply: quick", "f:6: services[0].reply", `reply mode "quick"`, "give direct or rewritten"},
+	{"a method", "services:", "method: l2\nservices:", "f:3: method", `method: "l2"`, "give gue or ipip"},
+	{"a way to answer", "    port: 80", "    port: 80\n    reply: quick", "f:6: services[0].reply", `reply: "quick"`, "give direct or rewritten"},
 	{"a policy's parameter", "    port: 80", "    port: 80\n    policy: \"least:d=3\"", "f:6: services[0].policy", `no parameter "d"`, "it takes threshold"},
 	{"a service's address", "    port: 80", "    port: 80\n    addrs: [192.0.2.11, 0.0.0.0]", "f:4: ", "0.0.0.0", "unicast"},
 	{"an item of addresses", "    port: 80", "    port: 80\n    addrs:\n      - 192.0.2.11\n      - x", "f:8: services[0].addrs[1]", `"x"`, "give an IPv4 or IPv6 address"},
@@ -177,11 +178,11 @@ var badSettings = []struct{ name, old, new, where, says, remedy string }{
 	{"a secret's file", "secret: 00112233445566778899aabbccddeeff", "file: /nowhere", "f:8: keys[0].file", "no such file", "name a file that can be read"},
 	{"a secret and a file", "{id: 1, ", "{id: 1, file: /nowhere, ", "f:8: keys[0].file", "there is a secret", "give one of both"},
 	{"key 0", "id: 1,", "id: 0,", "f:8: keys[0].id", `"0"`, "give a number from 1 to 255"},
-	{"a key twice", "keys:\n", "keys:\n  - {id: 1, secret: ffeeddccbbaa99887766554433221100}\n", "f:7: ", "id 1", ""},
+	{"a key twice", "keys:\n", "keys:\n  - {id: 1, secret: ffeeddccbbaa99887766554433221100}\n", "f:9: keys[1].id", "1 is another key's", "give each its own number"},
 	{"a weight", "weight: 100", "weight: heavy", "f:9: weight", `"heavy"`, "give a number from 0 to 65535"},
 	{"a weight too high", "weight: 100", "weight: 65536", "f:9: weight", `"65536"`, "give a number from 0 to 65535"},
 	{"a time without a unit", "period: 500ms", "period: 500", "f:10: period", `"500"`, "give a time with its unit"},
-	{"a time backwards", "period: 500ms", "period: -1s", "f:10: period", `"-1s"`, "give a time with its unit"},
+	{"a time backwards", "period: 500ms", "period: -1s", "f:10: period", `"-1s"`, "give a time above 0"},
 	{"a period too short", "period: 500ms", "period: 1ms", "f:10: ", "period 1ms", "to 1m0s"},
 	{"equal ports", "tunnel_port: 6080", "tunnel_port: 6082", "f:11: ", "tunnel_port and report_port are both 6082", "give different ports"},
 	{"a transport", "period: 500ms", "transport: pigeon", "f:10: transport", `"pigeon"`, "give broadcast or gossip"},
@@ -189,19 +190,42 @@ var badSettings = []struct{ name, old, new, where, says, remedy string }{
 	{"a name without a port", "192.0.2.255:6082", "www.example.org\ntransport: gossip", "f:6: report", `"www.example.org"`, "give a host and its report port"},
 	{"a name to send to", "192.0.2.255:6082", "www.example.org:6082", "f:6: report", `"www.example.org:6082"`, "give an address and the report port"},
 	{"an unknown field of dns", "queues: 1", "dns: {name: www.example.org, zone: x}", "f:12: dns.zone", "no such field", "there are name, listen"},
-	{"dns without a name", "queues: 1", "dns: {ttl: 5s}", "f:12: dns", "name: ", "not the name of a domain"},
-	{"a time to live", "queues: 1", "dns: {name: www.example.org, ttl: 5ms}", "f:12: dns", "5ms", "1 s to a day"},
+	{"dns without a name", "queues: 1", "dns: {ttl: 5s}", "f:12: dns.name", "is missing", "give the cluster's name"},
+	{"dns without anything", "queues: 1", "dns: {}", "f:12: dns.name", "is missing", "give the cluster's name"},
+	{"a domain of nothing", "queues: 1", "dns: {name: \"..\"}", "f:12: dns.name", `".."`, "not the name of a domain"},
+	{"a domain with a space", "queues: 1", "dns: {name: www example.org}", "f:12: dns.name", `"www example.org"`, "without spaces"},
+	{"a name server with a space", "queues: 1", "dns: {name: www.example.org, name_servers: [a b.org]}", "f:12: dns.name_servers[0]", `"a b.org"`, "without spaces"},
+	{"a time to live", "queues: 1", "dns: {name: www.example.org, ttl: 5ms}", "f:12: dns.ttl: 5ms", "want", "1 s to a day"},
+	{"a time to live for ever", "queues: 1", "dns: {name: www.example.org, ttl: 100h}", "f:12: dns.ttl: 100h", "want", "1 s to a day"},
+	{"a time to live of nothing", "queues: 1", "dns: {name: www.example.org, ttl: 0s}", "f:12: dns.ttl", `"0s"`, "give a time above 0"},
 	{"where to answer", "queues: 1", "dns: {name: www.example.org, listen: 192.0.2.1}", "f:12: dns.listen", `"192.0.2.1"`, "give an address of this host and a port"},
 	{"a yes that is none", "queues: 1", "dns: {name: www.example.org, weighted: often}", "f:12: dns.weighted", `"often"`, "give true or false"},
 	{"no queue", "queues: 1", "queues: 0", "f:12: queues", `"0"`, "give a number from 1 to 256"},
 	{"flows", "queues: 1", "max_flows: 1e6", "f:12: max_flows", `"1e6"`, "give a number from 1"},
 	{"an interface without a name", "queues: 1", "interfaces: [\"\", eth0]", "f:12: interfaces[0]", "is empty", "give the name"},
-	{"an interface twice", "queues: 1", "interfaces: [eth0, eth1, eth0]", "f:12: interfaces[2]", `"eth0" is there twice`, "remove one"},
+	{"an interface twice", "queues: 1", "interfaces: [eth0, eth1, eth0]", "f:12: interfaces[2]", `"eth0": it is there twice`, "remove one"},
 	{"no interface's name", "queues: 1", "interface: \"eth 0\"", "f:12: interface", `"eth 0"`, "give the name"},
 	{"an interface's name that is too long", "queues: 1", "interfaces: [abcdefghijklmnop]", "f:12: interfaces", "abcdefghijklmnop", "give the name"},
 	{"reports by IPv6 from IPv4", "192.0.2.255:6082", "\"[2001:db8::2]:6082\"", "f:6: report[0]", "[2001:db8::2]:6082", "give IPv4 addresses"},
 	{"a prefix", "queues: 1", "alias_prefixes: [192.0.2.0]", "f:12: alias_prefixes[0]", `"192.0.2.0"`, "give a prefix"},
-	{"a timeout", "closing: 4m", "closing: 0s", "f:14: timeouts.closing", `"0s"`, "give a time with its unit"},
+	{"IPv6 by routing", "addr: 192.0.2.11", "capture: routing\naddr: 2001:db8::11", "f:3: addr 2001:db8::11", "capture: routing takes IPv4 alone", "give an IPv4 address"},
+	{"an address of one link", "addr: 192.0.2.11", "addr: fe80::1", "f:2: addr fe80::1", "", "give the unicast address"},
+	{"a service's address of one link", "    port: 80", "    port: 80\n    addrs: fe80::1", "f:4: ", "fe80::1", "beyond one link"},
+	{"a service's address twice", "    port: 80", "    port: 80\n    addrs: [192.0.2.11, \"::ffff:192.0.2.11\"]", "f:6: services[0].addrs[1]", "is there twice", "remove one"},
+	{"a report twice", "report: 192.0.2.255:6082", "report: [192.0.2.255:6082, 192.0.2.255:6082]", "f:6: report[1]", "is there twice", "remove one"},
+	{"a seed twice", "report: 192.0.2.255:6082", "transport: gossip\nreport: [a.example:6082, a.example:6082]", "f:7: report[1]", "is there twice", "remove one"},
+	{"a control character", "name: web", `name: "we\tb"`, "f:4: ", "name", "without control characters"},
+	{"a service's name that is too long", "name: web", "name: " + strings.Repeat("x", 64), "f:4: ", "name", "1 to 63 bytes"},
+	{"a port of two services of datagrams", "    port: 80", "    port: 80\n  - {name: u, protocol: udp, port: 1-9}\n  - {name: v, protocol: udp, port: 9}", "f:7: services[2]", `port 9 is one of "u"`, "give others"},
+	{"another port than the hosts have", "192.0.2.255:6082", "192.0.2.255:7000", "f:6: report[0]", "192.0.2.255:7000", "report_port: 7000 on all hosts"},
+	{"another port than report_port", "queues: 1", "report_port: 7000", "f:6: report[0]", "192.0.2.255:6082", "give 7000"},
+	{"gossip on a service's port", "    port: 80", "    port: 6000-7000\ntransport: gossip", "f: report_port", `6082 is one of service "web"`, "choose another"},
+	{"gossip on a service's own port", "    port: 80", "    port: 7000\ntransport: gossip\nreport_port: 7000", "f:7: report_port", `7000 is one of service "web"`, "choose another"},
+	{"dns on a service's port", "port: 80", "port: 50-60\ndns: {name: www.example.org}", "f:6: dns.listen", `53 is one of service "web"`, "choose another"},
+	{"dns on a datagram service's port", "    port: 80", "    port: 5353\n    protocol: udp\ndns: {name: www.example.org, listen: 192.0.2.11:5353}", "f:7: dns.listen", `5353 is one of service "web"`, "choose another"},
+	{"dns on the reports' port", "queues: 1", "dns: {name: www.example.org, listen: 192.0.2.11:6082}", "f:12: dns.listen", "report_port", "choose another"},
+	{"dns on the tunnel's port", "queues: 1", "dns: {name: www.example.org, listen: 192.0.2.11:6080}", "f:12: dns.listen", "tunnel_port", "choose another"},
+	{"a timeout", "closing: 4m", "closing: 0s", "f:14: timeouts.closing", `"0s"`, "give a time above 0"},
 	{"a timeout too long", "closing: 4m", "closing: 1000h", "f:14: ", "timeouts.closing", "must be between"},
 }
 
@@ -241,6 +265,33 @@ func TestInWords(t *testing.T) {
 		"node: Interface \"node: x\": no such interface, nor one with Addr": "interface \"node: x\": no such interface, nor one with addr",
 	} {
 		require.Equal(t, want, inWords(text))
+	}
+}
+
+// What is allowed and should not be is told, too.
+func TestSettingsWarn(t *testing.T) {
+	for mode, warned := range map[os.FileMode]bool{0o600: false, 0o640: false, 0o644: runtime.GOOS != "windows"} {
+		file := secretFile(t)
+		require.NoError(t, os.Chmod(file, mode))
+		s, err := parseSettings("f", bad(t, "secret: 00112233445566778899aabbccddeeff", "file: "+file))
+		require.NoError(t, err)
+		require.Equal(t, warned, len(s.doc.warns) == 1, "%v: %v", mode, s.doc.warns)
+		if warned {
+			require.Regexp(t, `^f:8: keys\[0\]\.file: .* can be read by all .*: chmod o-r$`, s.doc.warns[0])
+		}
+	}
+}
+
+// Names and ports that meet without harm.
+func TestSettingsBesideOneAnother(t *testing.T) {
+	for _, with := range []string{
+		"port: 6082\n",
+		"port: 6082\n    protocol: tcp\ndns: {name: www.example.org, listen: 192.0.2.12:6080}\n",
+		"port: 80\n  - {name: a, protocol: udp, port: 9}\n  - {name: b, protocol: udp, port: 9, addrs: 192.0.2.12}\n",
+		"port: 80\n  - {name: " + strings.Repeat("x", 63) + ", port: 81}\n",
+	} {
+		_, err := parseSettings("f", bad(t, "port: 80\n", with))
+		require.NoError(t, err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"unicode"
 
 	"github.com/carom-dpr/carom/dpr/node"
+	"github.com/carom-dpr/carom/loadinfo/rrdns"
 )
 
 // fieldOf finds the field that an error begins with, serviceOf the service that it is
@@ -53,11 +54,11 @@ func (e *locatedError) Error() string { return e.text }
 func (e *locatedError) Unwrap() error { return e.err }
 
 // words are the names that fields have in the file, by those in Go.
-var words = fieldNames(reflect.TypeFor[node.Config](), reflect.TypeFor[node.Service]())
+var words = fieldNames(reflect.TypeFor[node.Config](), reflect.TypeFor[node.Service](), reflect.TypeFor[rrdns.Config]())
 
 // fieldNames returns the names of the structs' fields.
 func fieldNames(structs ...reflect.Type) map[string]string {
-	names := map[string]string{"Proto": "protocol"}
+	names := map[string]string{"Proto": "protocol", "CaptureByRouting": "capture: routing"}
 	for _, t := range structs {
 		for i := range t.NumField() {
 			name := t.Field(i).Name
