@@ -225,6 +225,10 @@ func (b *Broadcaster) take(msg []byte, from netip.AddrPort, now time.Time) {
 	b.count(func(s *Stats) { s.Count(err) })
 	if Actionable(err) && now.Sub(b.warned) >= warnEvery {
 		b.warned = now
+		if errors.Is(err, ErrTag) && b.keys.Load() != nil {
+			err = fmt.Errorf("%w: its key and ours of the same ID differ: give all hosts the same", err)
+		}
+		from = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
 		b.cfg.Logger.Warn("report refused; the host is not heard", "from", from, "id", r.ID, "err", err)
 	}
 }

@@ -267,6 +267,27 @@ func TestPeersOneByOne(t *testing.T) {
 	})
 }
 
+// The log says what to do about a tag that is wrong, and whose it is as others write it.
+func TestWrongTagInTheLog(t *testing.T) {
+	from := netip.MustParseAddrPort("[::ffff:203.0.113.3]:6082")
+	for name, tt := range map[string]struct {
+		ours *Keyring
+		want bool // that keys are blamed
+	}{"with keys": {ring(t, 1), true}, "without": {nil, false}} {
+		t.Run(name, func(t *testing.T) {
+			var log bytes.Buffer
+			b := &Broadcaster{cfg: BroadcasterConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))}}
+			b.SetKeys(tt.ours)
+			msg := encode(t, small(), tt.ours)
+			msg[len(msg)-1] ^= 1 // of the tag
+			b.take(msg, from, time.Now())
+			require.Contains(t, log.String(), "from=203.0.113.3:6082 ")
+			require.Contains(t, log.String(), "wrong tag")
+			require.Equal(t, tt.want, strings.Contains(log.String(), "differ: give all hosts the same"), &log)
+		})
+	}
+}
+
 func TestRotation(t *testing.T) { // A67
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
