@@ -12,6 +12,9 @@ import (
 func forSizes(b *testing.B, f func(b *testing.B, t *Table, pick func() Key)) {
 	for _, size := range []int{1_000, 100_000, 1_000_000} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			if size == 1_000_000 && testing.Short() {
+				b.Skip("takes a second to fill")
+			}
 			t := newTable(b, Config{MaxFlows: size, Timeouts: [Classes]time.Duration{time.Minute}})
 			for n := range size {
 				insert(t, key(n), 0, 0)
