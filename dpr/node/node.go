@@ -154,13 +154,14 @@ func (n *Node) Run(ctx context.Context) error {
 	routing, stopRouting := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopRouting()
 	var router, others sync.WaitGroup
-	router.Go(func() { cancel(n.runRouter(routing)) })
+	fail := func(err error) {
+		if err != nil && ctx.Err() == nil { // who stops may take the network away too
+			cancel(err)
+		}
+	}
+	router.Go(func() { fail(n.runRouter(routing)) })
 	for _, run := range []func(context.Context) error{n.reports.Run, n.sample, n.follow, n.watchHealth, n.confirm, n.probe, n.host.run} {
-		others.Go(func() {
-			if err := run(working); err != nil {
-				cancel(err)
-			}
-		})
+		others.Go(func() { fail(run(working)) })
 	}
 	<-working.Done()
 	others.Wait()
