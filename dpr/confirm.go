@@ -106,27 +106,24 @@ func (l *listener) answers(now time.Duration) bool {
 // for another.
 func (e *Engine) idle(entry *flowtable.Entry) (flowtable.Class, bool) {
 	w, now := e.watch.Load(), time.Duration(e.ticked.Load())
-	p := e.view.Load().peer(PeerID(entry.Peer))
-	busy := entry.Flags&heard != 0
+	p, state := e.view.Load().peer(PeerID(entry.Peer)), State(entry.Class)
+	busy := state == Unconfirmed && entry.Flags&heard != 0
 	entry.Flags &^= heard
 	if busy && entry.Waits > 8 {
 		entry.Waits = 4 + entry.Waits%4 // far from its end, and in step with due
 	}
 	entry.Waits++
+	last := entry.Waits >= w.rounds[state]
 	switch {
-	case busy && p != nil && !p.listener.answers(now):
+	case state == Unconfirmed && (busy || last) && p != nil && !p.listener.answers(now):
 		entry.Waits = 0
 		return flowtable.Class(Established), true // nobody denies it
-	case entry.Waits < w.rounds[entry.Class]:
-		if p != nil && (State(entry.Class).due(entry.Waits) || e.pressed(now)) {
-			e.ask(p, entry, now)
-		}
-		return entry.Class, true
-	case State(entry.Class) == Unconfirmed && p != nil && !p.listener.answers(now):
-		entry.Waits = 0
-		return flowtable.Class(Established), true // nobody denies it
+	case last:
+		return entry.Class, false
+	case p != nil && (state.due(entry.Waits) || e.pressed(now)):
+		e.ask(p, entry, now)
 	}
-	return entry.Class, false
+	return entry.Class, true
 }
 
 // due reports whether a flow that was idle for so many rounds is asked about: each time

@@ -117,6 +117,24 @@ func TestBusyFlowIsConfirmed(t *testing.T) {
 	}
 }
 
+// A flow that was busy and has ended does not come back because its peer falls silent.
+func TestBusyFlowEndsThoughThePeerDoesNotAnswer(t *testing.T) {
+	c := newConfirmer(t, dpr.Config{})
+	c.introduce()
+	c.mute = true
+	c.from(tcpFrom(client, syn, 1000, 0))
+	c.from(tcpFrom(client, ack, 1001, 0))
+	c.live(2 * time.Second)
+	require.NotZero(t, c.asked)
+	c.from(tcpFrom(client, ack, 1001, 0))
+	c.from(tcpFrom(client, finAck, 1001, 0))
+	require.Equal(t, "closing", c.state(client))
+	c.live(time.Minute)
+	require.Equal(t, "closing", c.state(client))
+	c.live(3*time.Minute + 16*time.Second)
+	require.Equal(t, "none", c.state(client))
+}
+
 func TestBusyFlowOfAPeerThatDoesNotAnswer(t *testing.T) {
 	c := newConfirmer(t, dpr.Config{})
 	c.introduce()

@@ -105,7 +105,7 @@ func (e *Engine) removed(entry *flowtable.Entry, _ flowtable.Cause) {
 
 // Tick forgets flows that were idle for too long, at most 32,768 at a time, which
 // takes a few milliseconds, drops fragments that waited in vain, and brings counts
-// up to date. Call it about ten times a second.
+// up to date. Call it about five times a second.
 func (e *Engine) Tick(now time.Time) {
 	e.ticked.Store(int64(e.since(now)))
 	e.table.Expire(e.millis(now), maxExpire)
@@ -117,8 +117,8 @@ func (e *Engine) Tick(now time.Time) {
 	}
 }
 
-// maxExpire keeps up with 300,000 new flows a second at ten ticks a second.
-const maxExpire = 1 << 15
+// maxExpire keeps up with 300,000 new flows a second at five ticks a second.
+const maxExpire = 1 << 16
 
 // Clock returns the time on the clock of Pick's now: lb.Snapshot.Taken of a snapshot
 // that is made now.

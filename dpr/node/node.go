@@ -222,12 +222,9 @@ func (n *Node) follow(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-changes:
+			pause(ctx, time.Until(last.Add(refreshEvery)))
 		case <-n.prober.changed:
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-time.After(time.Until(last.Add(refreshEvery))):
-			}
+			pause(ctx, time.Until(last.Add(refreshEvery)))
 		case <-tick.C:
 			if err := n.followPaths(); err != nil {
 				n.cfg.Logger.Error("cannot follow the paths to the peers", "err", err)
@@ -235,6 +232,14 @@ func (n *Node) follow(ctx context.Context) error {
 		case <-joined:
 			n.setState(loadinfo.Joining, loadinfo.Up)
 		}
+	}
+}
+
+// pause waits for as long, or until ctx is done.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
 	}
 }
 
