@@ -83,6 +83,7 @@ type prober struct {
 	mu    sync.Mutex
 	paths map[pathKey]*path
 	bySeq map[uint32]*path
+	round time.Time // when all paths are probed next
 }
 
 func newProber(on bool) *prober {
@@ -113,7 +114,7 @@ func (n *Node) probe(ctx context.Context) error {
 		case <-n.prober.peers:
 		}
 		n.prober.follow(n.targets())
-		probes, wait := n.prober.next(n.cfg.logPath)
+		probes, wait := n.prober.next(time.Now(), n.cfg.logPath)
 		if len(probes) > 0 {
 			_, _ = n.host.Uplinks[0].Write(probes) // the router reports a tunnel that is gone
 		}
@@ -198,11 +199,21 @@ func (p *prober) follow(list []path) {
 
 // next judges the probes that went out, and returns those that are due and how long
 // to wait for the ones after them. It tells log of paths that break.
-func (p *prober) next(log func(*path)) (probes []dpr.Packet, wait time.Duration) {
+//
+// Paths of which nothing is known do not make the others' probes come faster: those
+// would be taken for lost before their answers could be there.
+func (p *prober) next(now time.Time, log func(*path)) (probes []dpr.Packet, wait time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	wait = max(probeEvery, time.Duration(len(p.paths))*probeSpacing)
+	all := !now.Before(p.round)
+	if all {
+		p.round = now.Add(max(probeEvery, time.Duration(len(p.paths))*probeSpacing))
+	}
+	unknown := 0
 	for _, x := range p.paths {
+		if x.settled && !all {
+			continue
+		}
 		if x.settled && x.why == "" && x.open >= probeFall {
 			p.set(x, whyUnanswered, log)
 		}
@@ -211,10 +222,14 @@ func (p *prober) next(log func(*path)) (probes []dpr.Packet, wait time.Duration)
 			log(x)
 		}
 		if !x.settled {
-			wait = probeSoon
+			unknown++
 		}
 		x.open++
 		probes = append(probes, x.packet(header.SYN, x.seq))
+	}
+	wait = p.round.Sub(now)
+	if unknown > 0 {
+		wait = min(wait, max(probeSoon, time.Duration(unknown)*probeSpacing))
 	}
 	return probes, wait
 }
