@@ -7,6 +7,7 @@ import (
 	"github.com/carom-dpr/carom/dpr"
 	"github.com/carom-dpr/carom/internal/header"
 	"github.com/carom-dpr/carom/internal/segment"
+	"github.com/carom-dpr/carom/internal/tunnel"
 )
 
 // A Codec puts packets into a tunnel's headers and takes them out. It is safe for
@@ -71,7 +72,7 @@ func (c *Codec) Encap(p *dpr.Packet, o *Outer) Reason {
 	case p.Len+size > dpr.MaxPacket:
 		return TooBig
 	}
-	fields := outerFields{src: &src, dst: &dst, tos: tos(inner), id: o.ID, df: df(inner)}
+	fields := outerFields{src: &src, dst: &dst, tos: tunnel.TOS(inner), id: o.ID, df: df(inner)}
 	p.Off, p.Len = p.Off-size, p.Len+size
 	b := p.Bytes()
 	udp := b[size-len(hdr)-header.UDPLen:]
@@ -182,7 +183,7 @@ func (c *Codec) open(b []byte, src, dst *header.Addr, outerTOS uint8) (inner []b
 	if !ok || proto != 0 && (proto == header.ProtoIPv6) != (header.Version(inner) == 6) {
 		return nil, 0, BadInner
 	}
-	if !mergeECN(inner, outerTOS) {
+	if !tunnel.MergeECN(inner, outerTOS) {
 		return nil, 0, Congested
 	}
 	return inner, hops, OK

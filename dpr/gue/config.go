@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/carom-dpr/carom/dpr"
+	"github.com/carom-dpr/carom/internal/tunnel"
 )
 
 // Config configures an uplink.
@@ -123,7 +124,7 @@ type peer struct {
 	src, dst [16]byte // the outer addresses, as the tag covers them
 	family   int      // index of Listen
 	mtu      int
-	sock     sockaddr
+	sock     tunnel.Sockaddr
 }
 
 // newPeerTable checks the peers against the addresses that this host sends from.
@@ -158,7 +159,7 @@ func newPeerTable(peers []Peer, listen []netip.AddrPort) (*peerTable, error) {
 			mtu = dpr.MaxPacket
 		}
 		t.byID[p.ID] = &peer{
-			addr: to, src: listen[family].Addr().As16(), dst: addr.As16(), family: family, mtu: mtu, sock: newSockaddr(to),
+			addr: to, src: listen[family].Addr().As16(), dst: addr.As16(), family: family, mtu: mtu, sock: tunnel.NewSockaddr(to),
 		}
 		t.byAddr[addr] = p.ID
 	}

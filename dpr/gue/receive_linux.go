@@ -7,6 +7,7 @@ import (
 
 	"github.com/carom-dpr/carom/dpr"
 	"github.com/carom-dpr/carom/internal/segment"
+	"github.com/carom-dpr/carom/internal/tunnel"
 )
 
 const (
@@ -20,7 +21,7 @@ const (
 type receiver struct {
 	msgs  [receiveBatch]unix.Mmsghdr
 	iovs  [receiveBatch]unix.Iovec
-	names [receiveBatch]sockaddr
+	names [receiveBatch]tunnel.Sockaddr
 	ctls  [receiveBatch]control
 	bufs  [receiveBatch][]byte
 	n     int  // how many are filled
@@ -47,7 +48,7 @@ func (r *receiver) init() {
 		r.iovs[i].Base = &r.bufs[i][0]
 		r.iovs[i].SetLen(maxDatagram)
 		h := &r.msgs[i].Hdr
-		h.Name = (*byte)(unsafe.Pointer(&r.names[i].raw))
+		h.Name = (*byte)(unsafe.Pointer(&r.names[i].Raw))
 		h.Iov = &r.iovs[i]
 		h.SetIovlen(1)
 		h.Control = (*byte)(unsafe.Pointer(&r.ctls[i]))
@@ -60,7 +61,7 @@ func (q *Queue) receive(fd uintptr) bool {
 	r := &q.in
 	for i := range r.msgs {
 		h := &r.msgs[i].Hdr
-		h.Namelen = uint32(unsafe.Sizeof(r.names[i].raw))
+		h.Namelen = uint32(unsafe.Sizeof(r.names[i].Raw))
 		h.SetControllen(int(unsafe.Sizeof(r.ctls[i])))
 	}
 	r.n, r.at = 0, 0
@@ -152,7 +153,7 @@ func (q *Queue) openDatagram(i int) {
 		size = max(length, 1)
 	}
 	parts := max(1, (length+size-1)/size)
-	from := r.names[i].addr()
+	from := r.names[i].Addr()
 	peer := q.u.peers.Load().byAddr[from]
 	switch {
 	case peer == 0:

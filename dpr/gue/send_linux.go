@@ -5,6 +5,7 @@ import (
 
 	"github.com/carom-dpr/carom/dpr"
 	"github.com/carom-dpr/carom/internal/segment"
+	"github.com/carom-dpr/carom/internal/tunnel"
 )
 
 const (
@@ -110,7 +111,7 @@ func (q *Queue) add(via *socket, p *dpr.Packet, to *peer) error {
 		q.u.count.drop(Malformed, 1)
 		return nil
 	}
-	tos := tos(p.Bytes())
+	tos := tunnel.TOS(p.Bytes())
 	space := maxLen + s.split.HeaderLen()
 	for s.split.Left() > 0 {
 		if s.nMsg == len(s.meta) || s.nIov+2 > len(s.iovs) || s.nArena+space > len(s.arena) {

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"os"
 	"syscall"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -109,34 +108,4 @@ func sourceSocket(a netip.Addr, whole bool) (*socket, error) {
 			option{unix.SOL_IPV6, unix.IPV6_MTU_DISCOVER, discover, false})
 	}
 	return newSocket(netip.AddrPortFrom(a, 0), options)
-}
-
-// pathMTU returns the MTU of the path to the address, which only a connected socket
-// is told. It connects the socket and leaves it so: nothing may be sent from it.
-func (s *socket) pathMTU(to netip.Addr) (mtu int, err error) {
-	level, name := unix.SOL_IP, unix.IP_MTU
-	if to.Is6() {
-		level, name = unix.SOL_IPV6, unix.IPV6_MTU
-	}
-	dst := newSockaddr(netip.AddrPortFrom(to, Port))
-	controlErr := s.raw.Control(func(fd uintptr) {
-		// Whatever address the last route has left is forgotten first.
-		if err = connect(fd, &sockaddr{len: dst.len}); err == nil {
-			err = connect(fd, &dst)
-		}
-		if err == nil {
-			mtu, err = unix.GetsockoptInt(int(fd), level, name)
-		}
-	})
-	return mtu, errors.Join(controlErr, err)
-}
-
-// connect connects a socket to the address; the zero address, of no family, undoes
-// that.
-func connect(fd uintptr, to *sockaddr) error {
-	_, _, errno := unix.Syscall(unix.SYS_CONNECT, fd, uintptr(unsafe.Pointer(&to.raw)), uintptr(to.len))
-	if errno != 0 {
-		return errno
-	}
-	return nil
 }

@@ -26,7 +26,7 @@ func (s *sender) prepare(i int) {
 	if m.parts > 1 {
 		n = ctl.put(n, unix.SOL_UDP, unix.UDP_SEGMENT, 2, uint32(m.size))
 	}
-	h.Name, h.Namelen = (*byte)(unsafe.Pointer(&m.to.sock.raw)), m.to.sock.len
+	h.Name, h.Namelen = (*byte)(unsafe.Pointer(&m.to.sock.Raw)), m.to.sock.Len
 	h.Iov = &s.iovs[m.iov]
 	h.SetIovlen(end - m.iov)
 	h.Control = (*byte)(unsafe.Pointer(ctl))

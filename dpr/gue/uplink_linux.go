@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carom-dpr/carom/dpr"
+	"github.com/carom-dpr/carom/internal/tunnel"
 )
 
 // Uplink is a tunnel to the peers over UDP sockets.
@@ -109,7 +110,7 @@ func (u *Uplink) listen(addrs []netip.AddrPort) error {
 // half of a family's are those whose packets may be fragmented.
 func (u *Uplink) source(to *peer, inner []byte) *socket {
 	k := int(flowHash(inner) % uint32(u.cfg.Sources))
-	if mayFragment(inner, to.mtu) {
+	if tunnel.MayFragment(inner, to.mtu) {
 		k += u.cfg.Sources
 	}
 	return u.sources[to.family][k]
@@ -155,7 +156,7 @@ func (u *Uplink) MTU(to netip.Addr) (int, error) {
 	}
 	u.asking.Lock()
 	defer u.asking.Unlock()
-	mtu, err := u.paths[family].pathMTU(to)
+	mtu, err := tunnel.PathMTU(u.paths[family].raw, to)
 	if err != nil {
 		return 0, fail(fmt.Sprintf("MTU of the path to %v", to), u.open.Load() == 0, err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/carom-dpr/carom/dpr"
 	"github.com/carom-dpr/carom/dpr/dprtest"
 	"github.com/carom-dpr/carom/internal/segment"
+	"github.com/carom-dpr/carom/internal/tunnel"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -232,7 +233,7 @@ func TestTOSTravels(t *testing.T) {
 				_, err = b.Queues[0].Read(pkts)
 				require.NoError(t, err)
 				require.Equal(t, want, b.Queues[0].in.tos, "outer")
-				require.Equal(t, want, tos(pkts[0].Bytes()), "inner")
+				require.Equal(t, want, tunnel.TOS(pkts[0].Bytes()), "inner")
 			}
 		}
 	}

@@ -112,14 +112,7 @@ func (r Reason) String() string {
 	}[r]
 }
 
-// tos returns the byte of DSCP and ECN of an IP packet.
-func tos(ip []byte) uint8 { return tunnel.TOS(ip) }
-
 // df reports whether an IP packet must not be fragmented.
 func df(ip []byte) bool {
 	return header.Version(ip) != 4 || header.IPv4(ip).DF()
 }
-
-// mayFragment reports whether the outer packet of an IP packet may be fragmented, in a
-// tunnel whose longest packet is mtu bytes.
-func mayFragment(ip []byte, mtu int) bool { return tunnel.MayFragment(ip, mtu) }

@@ -67,7 +67,7 @@ type peer struct {
 	addr   netip.Addr
 	family int // index of Listen
 	mtu    int
-	name   sockaddr
+	name   tunnel.Sockaddr
 }
 
 func newPeerTable(peers []Peer, listen []netip.Addr) (*peerTable, error) {
@@ -89,7 +89,7 @@ func newPeerTable(peers []Peer, listen []netip.Addr) (*peerTable, error) {
 		case t.byAddr[addr] != nil:
 			return nil, fmt.Errorf("ipip: peer %d: address %v is that of peer %d", p.ID, addr, t.byAddr[addr].id)
 		}
-		next := &peer{id: p.ID, addr: addr, family: family, mtu: p.MTU, name: newSockaddr(addr)}
+		next := &peer{id: p.ID, addr: addr, family: family, mtu: p.MTU, name: tunnel.NewSockaddr(netip.AddrPortFrom(addr, 0))}
 		if next.mtu == 0 {
 			next.mtu = dpr.MaxPacket
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/carom-dpr/carom/dpr"
 	"github.com/carom-dpr/carom/internal/segment"
+	"github.com/carom-dpr/carom/internal/tunnel"
 )
 
 const (
@@ -29,7 +30,7 @@ type Queue struct {
 	fill           func(fd uintptr) bool // receive, made once: a closure per call would be garbage
 	msgs           [receiveBatch]unix.Mmsghdr
 	iovs           [receiveBatch]unix.Iovec
-	names          [receiveBatch]sockaddr
+	names          [receiveBatch]tunnel.Sockaddr
 	ctls           [receiveBatch]control
 	bufs           [receiveBatch][]byte
 	n, at          int // how many are filled, and the next to look at
@@ -47,7 +48,7 @@ func newQueue(u *Uplink, s *socket, outer4, inner6 bool) *Queue {
 		q.iovs[i].Base = &q.bufs[i][0]
 		q.iovs[i].SetLen(maxReceived)
 		h := &q.msgs[i].Hdr
-		h.Name = (*byte)(unsafe.Pointer(&q.names[i].raw))
+		h.Name = (*byte)(unsafe.Pointer(&q.names[i].Raw))
 		h.Iov = &q.iovs[i]
 		h.SetIovlen(1)
 		h.Control = (*byte)(unsafe.Pointer(&q.ctls[i]))
@@ -92,7 +93,7 @@ func (q *Queue) Read(pkts []dpr.Packet) (int, error) {
 func (q *Queue) receive(fd uintptr) bool {
 	for i := range q.msgs {
 		h := &q.msgs[i].Hdr
-		h.Namelen = uint32(unsafe.Sizeof(q.names[i].raw))
+		h.Namelen = uint32(unsafe.Sizeof(q.names[i].Raw))
 		h.SetControllen(int(unsafe.Sizeof(q.ctls[i])))
 	}
 	q.n, q.at = 0, 0
@@ -152,7 +153,7 @@ func (q *Queue) deliver(pkts []dpr.Packet) (n int) {
 // it is not to be delivered.
 func (q *Queue) open(i int) ([]byte, *peer) {
 	length, h := int(q.msgs[i].Len), &q.msgs[i].Hdr
-	from := q.u.peers.Load().byAddr[q.names[i].addr()]
+	from := q.u.peers.Load().byAddr[q.names[i].Addr()]
 	why := Cut
 	switch {
 	case from == nil:

@@ -90,7 +90,7 @@ func (s *sender) message(to *peer, tos uint8, pieces ...[]byte) {
 			iovs++
 		}
 	}
-	h.Name, h.Namelen = (*byte)(unsafe.Pointer(&to.name.raw)), to.name.len
+	h.Name, h.Namelen = (*byte)(unsafe.Pointer(&to.name.Raw)), to.name.Len
 	h.Iov = &s.iovs[s.n][0]
 	h.SetIovlen(iovs)
 	h.Control = (*byte)(unsafe.Pointer(&s.ctls[s.n]))

@@ -100,66 +100,6 @@ func sendSocket(a netip.Addr, proto int, whole bool) (*socket, error) {
 	return s, nil
 }
 
-// pathMTU returns the MTU of the path to the address, which only a connected socket is
-// told.
-func (s *socket) pathMTU(to netip.Addr) (mtu int, err error) {
-	level, name := unix.SOL_IP, unix.IP_MTU
-	if to.Is6() {
-		level, name = unix.SOL_IPV6, unix.IPV6_MTU
-	}
-	dst := newSockaddr(to)
-	dst.raw.Port = 1 // any; nothing is sent
-	controlErr := s.raw.Control(func(fd uintptr) {
-		// Whatever address the last route has left is forgotten first.
-		if err = connect(fd, &sockaddr{len: dst.len}); err == nil {
-			err = connect(fd, &dst)
-		}
-		if err == nil {
-			mtu, err = unix.GetsockoptInt(int(fd), level, name)
-		}
-	})
-	return mtu, errors.Join(controlErr, err)
-}
-
-// connect connects a socket to the address; the zero address, of no family, undoes
-// that.
-func connect(fd uintptr, to *sockaddr) error {
-	_, _, errno := unix.Syscall(unix.SYS_CONNECT, fd, uintptr(unsafe.Pointer(&to.raw)), uintptr(to.len))
-	if errno != 0 {
-		return errno
-	}
-	return nil
-}
-
-// sockaddr is an address in the kernel's form: a sockaddr_in6, or a sockaddr_in in its
-// first bytes, whose ports lie in the same place.
-type sockaddr struct {
-	raw unix.RawSockaddrInet6
-	len uint32
-}
-
-func newSockaddr(a netip.Addr) (s sockaddr) {
-	if a.Is4() {
-		*(*unix.RawSockaddrInet4)(unsafe.Pointer(&s.raw)) = unix.RawSockaddrInet4{Family: unix.AF_INET, Addr: a.As4()}
-		s.len = unix.SizeofSockaddrInet4
-		return s
-	}
-	s.raw = unix.RawSockaddrInet6{Family: unix.AF_INET6, Addr: a.As16()}
-	s.len = unix.SizeofSockaddrInet6
-	return s
-}
-
-// addr returns the address, IPv4 addresses in IPv4's form.
-func (s *sockaddr) addr() netip.Addr {
-	switch s.raw.Family {
-	case unix.AF_INET:
-		return netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(&s.raw)).Addr)
-	case unix.AF_INET6:
-		return netip.AddrFrom16(s.raw.Addr).Unmap()
-	}
-	return netip.Addr{}
-}
-
 // A control buffer holds the one item of ancillary data that there is: the outer byte
 // of DSCP and ECN, in four bytes. It is made of words so that it is aligned.
 type control [4]uint64

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carom-dpr/carom/dpr"
+	"github.com/carom-dpr/carom/internal/tunnel"
 )
 
 // Uplink is a tunnel to the peers over raw sockets. Its methods may be called by
@@ -125,7 +126,7 @@ func (u *Uplink) MTU(to netip.Addr) (int, error) {
 	}
 	u.asking.Lock()
 	defer u.asking.Unlock()
-	mtu, err := u.paths[family].pathMTU(to)
+	mtu, err := tunnel.PathMTU(u.paths[family].raw, to)
 	if err != nil {
 		return 0, fail(fmt.Sprintf("MTU of the path to %v", to), u.closed.Load(), err)
 	}

@@ -14,10 +14,6 @@ import (
 var errUnsupported = fmt.Errorf("ipip: raw sockets as this uplink needs them are Linux's, and this is %s: %w",
 	runtime.GOOS, errors.ErrUnsupported)
 
-type sockaddr struct{}
-
-func newSockaddr(netip.Addr) sockaddr { return sockaddr{} }
-
 // Uplink is a tunnel to the peers over raw sockets. This system has none.
 type Uplink struct {
 	// Queues is empty.

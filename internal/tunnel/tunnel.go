@@ -1,5 +1,6 @@
 // Package tunnel has what all tunnels between hosts do alike: what the outer header
-// takes over from the inner packet, and what comes back from it.
+// takes over from the inner packet, what comes back from it, and what the kernel must be
+// told and asked of the way.
 package tunnel
 
 import (

@@ -1,44 +1,10 @@
 package gue
 
 import (
-	"net/netip"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
-
-// sockaddr is an address in the kernel's form: a sockaddr_in6, or a sockaddr_in
-// in its first bytes.
-type sockaddr struct {
-	raw unix.RawSockaddrInet6
-	len uint32
-}
-
-func newSockaddr(a netip.AddrPort) (s sockaddr) {
-	var port uint16
-	be.PutUint16((*[2]byte)(unsafe.Pointer(&port))[:], a.Port())
-	if a.Addr().Is4() {
-		*(*unix.RawSockaddrInet4)(unsafe.Pointer(&s.raw)) = unix.RawSockaddrInet4{
-			Family: unix.AF_INET, Port: port, Addr: a.Addr().As4(),
-		}
-		s.len = unix.SizeofSockaddrInet4
-		return s
-	}
-	s.raw = unix.RawSockaddrInet6{Family: unix.AF_INET6, Port: port, Addr: a.Addr().As16()}
-	s.len = unix.SizeofSockaddrInet6
-	return s
-}
-
-// addr returns the address without its port, IPv4 addresses in IPv4's form.
-func (s *sockaddr) addr() netip.Addr {
-	switch s.raw.Family {
-	case unix.AF_INET:
-		return netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(&s.raw)).Addr)
-	case unix.AF_INET6:
-		return netip.AddrFrom16(s.raw.Addr).Unmap()
-	}
-	return netip.Addr{}
-}
 
 // A control buffer holds the ancillary data of one message: at most two items of
 // up to four bytes. It is made of words so that it is aligned.
