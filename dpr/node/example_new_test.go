@@ -21,7 +21,7 @@ import (
 // the network. It runs on any system and without privileges. Clients dial one of two
 // hosts only, and stay connected.
 func ExampleNew() {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	network := dprtest.NewNetwork(1)
 	defer network.Close()
 	a, b := newMemoryHost(network, "a", 1), newMemoryHost(network, "b", 2)
@@ -35,7 +35,7 @@ func ExampleNew() {
 	client := newStack(network, "client", netip.MustParseAddr("198.18.0.101"), nil)
 	go client.Run(ctx)
 	served := make(map[string]int)
-	for range 10 {
+	for len(served) < 2 { // a host whose reports are late gets none meanwhile
 		c, err := client.Dial(ctx, netip.AddrPort{}, netip.MustParseAddrPort("198.18.0.1:80"))
 		if err != nil {
 			panic(err)
@@ -46,15 +46,15 @@ func ExampleNew() {
 		}
 		served[string(name)]++
 	}
-	fmt.Println("both hosts serve:", served["a"] > 0 && served["b"] > 0)
-	fmt.Println("all clients dialled a, and it handed over:", a.node.Status().Engine.Services["web"].RedirectedOut == uint64(served["b"]))
+	fmt.Println("a and b serve, of those who dialled a:", served["a"] > 0, served["b"] > 0)
+	fmt.Println("a handed over what b serves:", a.node.Status().Engine.Services["web"].RedirectedOut == uint64(served["b"]))
 
 	client.Close()
 	cancel()
 	fmt.Println(errors.Join(<-done, <-done))
 	// Output:
-	// both hosts serve: true
-	// all clients dialled a, and it handed over: true
+	// a and b serve, of those who dialled a: true true
+	// a handed over what b serves: true
 	// <nil>
 }
 
