@@ -31,10 +31,22 @@ func eachFamily(t *testing.T, test func(t *testing.T, w *world, e *engine, a, cl
 	}
 }
 
-// setAge makes the last beat look older than it is.
+// setAge has the last beat be so old.
 func (e *engine) setAge(age time.Duration) {
 	e.net.Beat()
-	atomic.AddUint64(e.net.beat.at, -uint64(age))
+	atomic.AddUint64(e.net.beat.at, -uint64(lead+age))
+}
+
+// awaitStats returns what the program has counted once that is so: packets from several
+// senders may overtake each other, even from one host.
+func (e *engine) awaitStats(t *testing.T, what string, so func(Stats) bool) (stats Stats) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		var err error
+		stats, err = e.net.Stats()
+		return err == nil && so(stats)
+	}, limit, time.Millisecond, what)
+	return stats
 }
 
 func TestLocalConnectionStaysInKernel(t *testing.T) {
@@ -44,10 +56,10 @@ func TestLocalConnectionStaysInKernel(t *testing.T) {
 		c := dial(t, w.client, to)
 		echo(t, c, 1<<20)
 		finish(t, c)
-		require.Equal(t, []string{"S"}, tcpFlags(t, e.take()))
+		e.onlySYN(t)
 		stats, err := e.net.Stats()
 		require.NoError(t, err)
-		require.Equal(t, uint64(1), stats.CapturedSYN)
+		require.Positive(t, stats.CapturedSYN)
 		require.Zero(t, stats.CapturedOther)
 		require.Greater(t, stats.LocalSocket, uint64(10))
 	})
@@ -69,16 +81,16 @@ func TestBlindSYNDoesNotMoveLocalConnection(t *testing.T) {
 		serveEcho(t, w.a, to.String())
 		c := dial(t, w.client, to)
 		echo(t, c, 1000)
-		require.Equal(t, []string{"S"}, tcpFlags(t, e.take()))
+		e.onlySYN(t)
 		before, err := e.net.Stats()
 		require.NoError(t, err)
 		send(t, w.client, packet(t, client, a, layers.IPProtocolTCP, &layers.TCP{
 			SrcPort: layers.TCPPort(addrPort(c.LocalAddr()).Port()), DstPort: port, Seq: 12345, SYN: true, Window: 1000,
 		}))
+		e.awaitStats(t, "it met the socket", func(s Stats) bool { return s.LocalSocket > before.LocalSocket })
 		echo(t, c, 100_000)
 		after, err := e.net.Stats()
 		require.NoError(t, err)
-		require.Greater(t, after.LocalSocket, before.LocalSocket)
 		require.Equal(t, before.CapturedSYN, after.CapturedSYN)
 		require.Empty(t, e.take())
 	})
@@ -92,7 +104,7 @@ func TestSYNCookiesReachTheListener(t *testing.T) {
 		c := dial(t, w.client, to)
 		echo(t, c, 100_000)
 		finish(t, c)
-		require.Equal(t, []string{"S"}, tcpFlags(t, e.take()))
+		e.onlySYN(t)
 	})
 }
 
@@ -144,10 +156,8 @@ func TestUnknownFlowGoesToTheEngine(t *testing.T) {
 		before, err := e.net.Stats()
 		require.NoError(t, err)
 		send(t, w.client, ack)
-		echo(t, c, 1) // came after the packet
-		after, err := e.net.Stats()
-		require.NoError(t, err)
-		require.Equal(t, before.FailOpen+1, after.FailOpen)
+		e.awaitStats(t, "the kernel got it", func(s Stats) bool { return s.FailOpen == before.FailOpen+1 })
+		echo(t, c, 1)
 		require.Empty(t, e.take())
 	})
 }
@@ -159,11 +169,11 @@ func TestSilentEngineLeavesNewConnectionsToTheKernel(t *testing.T) {
 		for _, c := range []struct {
 			age  time.Duration
 			want []string
-		}{{0, []string{"S"}}, {600 * time.Millisecond, []string{}}, {0, []string{"S"}}, {time.Hour, []string{}}} {
+		}{{-lead, []string{"S"}}, {600 * time.Millisecond, []string{}}, {-lead, []string{"S"}}, {time.Hour, []string{}}} {
 			e.setAge(c.age)
 			conn := dial(t, w.client, to)
 			echo(t, conn, 1000)
-			require.Equal(t, c.want, tcpFlags(t, e.take()), "last beat %v ago", c.age)
+			require.Equal(t, c.want, slices.Compact(tcpFlags(t, e.take())), "last beat %v ago", c.age)
 		}
 	})
 }
@@ -186,7 +196,6 @@ func TestDatagramsAndTheirFragments(t *testing.T) {
 			require.NoError(t, server.SetDeadline(time.Now().Add(limit)))
 			conn, err := w.client.DialContext(t.Context(), "udp", netip.AddrPortFrom(a, c.port).String())
 			require.NoError(t, err, c.name)
-			e.net.Beat()
 			_, err = conn.Write(make([]byte, c.size))
 			require.NoError(t, err, c.name)
 			n, _, err := server.ReadFrom(make([]byte, 9000))
@@ -204,8 +213,8 @@ func TestDatagramsAndTheirFragments(t *testing.T) {
 func TestFragmentsOfProtocolsWithoutService(t *testing.T) {
 	w := newWorld(t)
 	e := startEngine(t, w.a, Config{Services: services(w.a)[:1]}, nil)
+	e.net.Beat()
 	for i, a := range addrs(w.a) {
-		e.net.Beat()
 		from, to := netip.AddrPortFrom(addrs(w.client)[i], 40000), netip.AddrPortFrom(a, port)
 		data := dprtest.Options{ID: 7, Payload: make([]byte, 2000)}
 		fragments := func(p []byte) [][]byte { return dprtest.Fragment(p, 1280) }
@@ -222,8 +231,8 @@ func TestFragmentsOfProtocolsWithoutService(t *testing.T) {
 		send(t, w.client, packets...)
 		got := e.await(t, captured)
 		require.Len(t, got, captured)
-		for k := range got {
-			require.Equal(t, packets[len(packets)-captured+k], got[k].Data())
+		for _, p := range got {
+			require.Contains(t, packets[len(packets)-captured:], p.Data())
 		}
 	}
 }
@@ -267,7 +276,6 @@ func TestSetServices(t *testing.T) {
 	serveEcho(t, w.a, ":80")
 	serveEcho(t, w.a, ":81")
 	captured := func(port uint16) bool {
-		e.net.Beat()
 		c := dial(t, w.client, netip.AddrPortFrom(w.a.Addr4(), port))
 		echo(t, c, 1)
 		return len(e.take()) > 0
@@ -296,20 +304,15 @@ func burst(t *testing.T, w *world, e *engine, a, client netip.Addr, syns int) (S
 	before, err := e.net.Stats()
 	require.NoError(t, err)
 	start := time.Now()
-	e.net.Beat()
 	send(t, w.client, packets...)
-	echo(t, c, 1) // came after them
-	after, err := e.net.Stats()
-	require.NoError(t, err)
-	return Stats{
-		CapturedSYN: after.CapturedSYN - before.CapturedSYN,
-		LimitedSYN:  after.LimitedSYN - before.LimitedSYN,
-		FailOpen:    after.FailOpen - before.FailOpen,
-	}, time.Since(start)
+	after := e.awaitStats(t, "all have come", func(s Stats) bool {
+		return s.CapturedSYN+s.LimitedSYN-before.CapturedSYN-before.LimitedSYN >= uint64(syns)
+	})
+	return Stats{CapturedSYN: after.CapturedSYN - before.CapturedSYN, LimitedSYN: after.LimitedSYN - before.LimitedSYN}, time.Since(start)
 }
 
 func TestSYNsAboveTheRateStayWithTheKernel(t *testing.T) {
-	const syns, rate = 300, 100
+	const syns, rate = 300, 5 // a minute's worth
 	for i, family := range []string{"IPv4", "IPv6"} {
 		t.Run(family, func(t *testing.T) {
 			w := newWorld(t)
@@ -318,7 +321,6 @@ func TestSYNsAboveTheRateStayWithTheKernel(t *testing.T) {
 			a, client := addrs(w.a)[i], addrs(w.client)[i]
 			serveEcho(t, w.a, netip.AddrPortFrom(a, port).String())
 			got, took := burst(t, w, e, a, client, syns)
-			require.Equal(t, uint64(syns), got.CapturedSYN+got.LimitedSYN+got.FailOpen)
 			require.Positive(t, got.LimitedSYN)
 			require.LessOrEqual(t, float64(got.CapturedSYN), 1+rate*(took+synBurst).Seconds())
 
@@ -326,7 +328,6 @@ func TestSYNsAboveTheRateStayWithTheKernel(t *testing.T) {
 			for range 10 {
 				echo(t, dial(t, w.client, netip.AddrPortFrom(a, port)), 1000)
 			}
-			e.net.Beat()
 			e.take()
 			send(t, w.client, packet(t, client, a, layers.IPProtocolTCP,
 				&layers.TCP{SrcPort: 9999, DstPort: port, Seq: 1, Ack: 1, ACK: true}))
@@ -342,5 +343,5 @@ func TestNegativeSYNRateIsNoLimit(t *testing.T) {
 	serveEcho(t, w.a, netip.AddrPortFrom(w.a.Addr4(), port).String())
 	got, _ := burst(t, w, e, w.a.Addr4(), w.client.Addr4(), 300)
 	require.Zero(t, got.LimitedSYN)
-	require.Equal(t, uint64(300), got.CapturedSYN+got.FailOpen)
+	require.Equal(t, uint64(300), got.CapturedSYN)
 }

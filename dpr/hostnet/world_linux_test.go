@@ -84,7 +84,8 @@ type engine struct {
 }
 
 // startEngine wires a host and starts an engine on it that hands all packets to
-// the queue to; nil means its own. It does not beat by itself.
+// the queue to; nil means its own. It does not beat by itself, and each of its beats
+// is of an hour later, so that no test is too slow for it.
 func startEngine(t *testing.T, h *lab.Host, cfg Config, to func() *tun.Queue) *engine {
 	t.Helper()
 	e := &engine{got: make(chan struct{}, 1)}
@@ -99,6 +100,7 @@ func startEngine(t *testing.T, h *lab.Host, cfg Config, to func() *tun.Queue) *e
 		if err != nil {
 			return errors.Join(err, dev.Close())
 		}
+		e.net.beat.origin += uint64(lead)
 		return nil
 	}))
 	if to == nil {
@@ -177,7 +179,10 @@ func (e *engine) await(t *testing.T, n int) []gopacket.Packet {
 }
 
 // limit ends a test that hangs; no result depends on it.
-const limit = 20 * time.Second
+const limit = time.Minute
+
+// lead is how far the beats of a test's engine are ahead of the clock.
+const lead = time.Hour
 
 // tcpFlags returns S, A, F, R of each TCP packet and fails on any other packet.
 func tcpFlags(t *testing.T, pkts []gopacket.Packet) []string {
@@ -198,6 +203,13 @@ func tcpFlags(t *testing.T, pkts []gopacket.Packet) []string {
 		all = append(all, s)
 	}
 	return all
+}
+
+// onlySYN requires that the engine has read the SYN of a connection and nothing else. A
+// client that is answered late repeats it.
+func (e *engine) onlySYN(t *testing.T) {
+	t.Helper()
+	require.Equal(t, []string{"S"}, slices.Compact(tcpFlags(t, e.take())))
 }
 
 // serveEcho echoes on every TCP connection to the address until the test ends.
