@@ -173,6 +173,7 @@ type batch struct {
 	millis uint32
 	count  [numCounters]uint32
 	jobs   [maxBatch]job
+	hashes [maxBatch]uint64
 	lanes  []lane   // by shard of the flow table
 	busy   []uint16 // the shards whose lanes are not empty
 }
@@ -180,6 +181,7 @@ type batch struct {
 // A job is a packet between its passes.
 type job struct {
 	hdr     header.Packet
+	parsed  bool
 	service *service // nil: the verdict is there already
 	key     flowtable.Key
 	hash    uint64
@@ -198,27 +200,31 @@ func (e *Engine) newBatch() any {
 	}
 }
 
-// run takes a batch in three passes. The first parses and hashes all packets and
-// touches their buckets, the second touches the entries, so that the cache misses of
-// a large table overlap instead of following one another. The third decides, under
-// one lock for all packets of a shard.
+// run takes a batch in passes, each of which does one thing for all packets: parse,
+// classify, hash, touch, decide. Touching overlaps the cache misses of a large table,
+// which would otherwise follow one another. Deciding takes one lock for all packets of
+// a shard. And what one pass stores in parts, as the parser does, the next can load
+// whole: right after the stores, the processor would wait until the cache has them.
 func (b *batch) run(pkts []Packet) {
 	fragments := false
 	for i := range pkts {
-		p, j := &pkts[i], &b.jobs[i]
-		b.classify(p, j)
-		if j.service != nil {
+		b.parse(&pkts[i], &b.jobs[i])
+	}
+	for i := range pkts {
+		if j := &b.jobs[i]; j.parsed {
+			b.classify(&pkts[i], j)
+		}
+	}
+	hashes := b.hashes[:0]
+	for i := range pkts {
+		if j := &b.jobs[i]; j.service != nil {
 			j.hash = b.engine.table.Hash(&j.key)
-			b.engine.table.Touch(j.hash)
+			hashes = append(hashes, j.hash)
 			b.queue(i)
 			fragments = fragments || j.hdr.Fragment
 		}
 	}
-	for i := range pkts {
-		if j := &b.jobs[i]; j.service != nil {
-			b.engine.table.TouchEntry(j.hash)
-		}
-	}
+	b.engine.table.Touch(hashes)
 	b.decideAll(pkts)
 	for i := range pkts {
 		if j := &b.jobs[i]; fragments && j.service != nil && j.hdr.Fragment {
@@ -256,10 +262,9 @@ func (b *batch) decideAll(pkts []Packet) {
 	b.busy = b.busy[:0]
 }
 
-// classify gives packets that need no flow their verdict, and others their
-// service and key.
-func (b *batch) classify(p *Packet, j *job) {
-	j.service = nil
+// parse reads the headers, and drops packets whose headers are wrong.
+func (b *batch) parse(p *Packet, j *job) {
+	j.service, j.parsed = nil, false
 	if p.Peer != 0 {
 		b.count[fromUplink]++
 	}
@@ -268,6 +273,12 @@ func (b *batch) classify(p *Packet, j *job) {
 		return
 	}
 	p.Len = j.hdr.Len
+	j.parsed = true
+}
+
+// classify gives packets that need no flow their verdict, and others their
+// service and key.
+func (b *batch) classify(p *Packet, j *job) {
 	h := &j.hdr
 	service, addr := b.view.lookup(Proto(h.Proto), &h.Dst, h.DstPort)
 	switch {
@@ -278,7 +289,8 @@ func (b *batch) classify(p *Packet, j *job) {
 	case service != nil && p.Peer != 0 && h.Proto == header.ProtoTCP:
 		b.redirectedIn(p, h, service, addr)
 	case service != nil:
-		j.service, j.key = service, flowKey(service, addr, h)
+		j.service = service
+		setKey(&j.key, service, addr, h)
 	case h.Fragment:
 		b.fragment(p, j)
 	case h.IsICMPError():
@@ -361,14 +373,17 @@ func (b *batch) owner(s *service, addr uint16, h *header.Packet) PeerID {
 	return 0
 }
 
-func flowKey(s *service, addr uint16, h *header.Packet) flowtable.Key {
-	return flowtable.Key{
-		Client:     h.Src,
-		ClientPort: h.SrcPort,
-		Port:       h.DstPort,
-		Service:    s.index,
-		Addr:       addr,
-	}
+func flowKey(s *service, addr uint16, h *header.Packet) (key flowtable.Key) {
+	setKey(&key, s, addr, h)
+	return key
+}
+
+// setKey writes the key of a client's packet in place: a key that is copied must
+// first be stored, and the copy would wait for that.
+func setKey(key *flowtable.Key, s *service, addr uint16, h *header.Packet) {
+	key.Client = h.Src
+	key.ClientPort, key.Port = h.SrcPort, h.DstPort
+	key.Service, key.Addr = s.index, addr
 }
 
 // opens reports whether the packet is a TCP connection's first.

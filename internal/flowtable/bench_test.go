@@ -87,11 +87,8 @@ func BenchmarkBatch(b *testing.B) {
 			for j := range keys {
 				keys[j] = pick()
 				hashes[j] = t.Hash(&keys[j])
-				t.Touch(hashes[j])
 			}
-			for _, h := range hashes {
-				t.TouchEntry(h)
-			}
+			t.Touch(hashes[:])
 			for j, h := range hashes {
 				s := t.Lock(h)
 				s.Move(s.Lookup(&keys[j], h), 0, clock(i))

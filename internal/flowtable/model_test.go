@@ -175,8 +175,7 @@ func (m *machine) packet(t *rapid.T) {
 	// A goroutine may have read the clock a little earlier than the one before.
 	now := m.now - min(m.now, uint64(rapid.IntRange(0, 2).Draw(t, "late")))
 	h := m.table.Hash(&k)
-	m.table.Touch(h)
-	m.table.TouchEntry(h)
+	m.table.Touch([]uint64{h})
 	s := m.table.Lock(h)
 	defer s.Unlock()
 	e, r := s.Lookup(&k, h), m.oracle.records[k]

@@ -66,8 +66,8 @@ func (s *Shard) Insert(k *Key, h uint64, class Class, now uint32) *Entry {
 	e, head := &s.entries[i], s.bucket(h)
 	e.Key = *k
 	e.ISN, e.Seq, e.Peer, e.Flags, e.NATPort, e.MSS, e.Waits = 0, 0, 0, 0, 0, 0, 0
-	e.next = *head
-	// TouchEntry reads these two without the lock.
+	// Touch reads these three without the lock.
+	atomic.StoreUint32(&e.next, *head)
 	atomic.StoreUint32(&e.hash, uint32(h))
 	atomic.StoreUint32(head, i)
 	s.link(i, e, class, now)
@@ -140,7 +140,8 @@ func (s *Shard) remove(e *Entry, cause Cause) {
 	}
 	i := s.unlink(e)
 	s.unchain(i, e)
-	e.Class, e.next = unused, s.free
+	e.Class = unused
+	atomic.StoreUint32(&e.next, s.free)
 	s.free = i
 	s.removed[cause]++
 }

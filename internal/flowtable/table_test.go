@@ -362,8 +362,7 @@ func TestNoAllocation(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(1000, func() {
 		now += 2000
 		h := tab.Hash(&k)
-		tab.Touch(h)
-		tab.TouchEntry(h)
+		tab.Touch([]uint64{h})
 		s := tab.Lock(h)
 		e := s.Lookup(&k, h)
 		if e == nil {
@@ -396,8 +395,7 @@ func TestConcurrentUse(t *testing.T) {
 				now := uint32(i)
 				k := key((i*7919 + g*104729) % keys)
 				h := tab.Hash(&k)
-				tab.Touch(h)
-				tab.TouchEntry(h)
+				tab.Touch([]uint64{h})
 				s := tab.Lock(h)
 				switch e := s.Lookup(&k, h); {
 				case e == nil:

@@ -63,8 +63,7 @@ func V4(b []byte) (a Addr) {
 // zero. It writes in place, since the parser would otherwise wait for an Addr
 // that was stored in parts to be loaded whole.
 func mapV4(a *Addr, b []byte) {
-	be.PutUint16(a[10:], 0xffff)
-	be.PutUint32(a[12:], be.Uint32(b))
+	be.PutUint64(a[8:], 0xffff<<32|uint64(be.Uint32(b))) // one store, which later loads need not wait for
 }
 
 // Version returns the version that the first nibble of a packet names, 0 for an

@@ -94,8 +94,9 @@ func (h IPv4) ChecksumOK() bool {
 // limit must not be 0.
 func (h IPv4) DecrementTTL() {
 	old := be.Uint16(h[8:])
-	h[8]--
-	h.SetChecksum(checksum.Update16(h.Checksum(), old, be.Uint16(h[8:])))
+	fresh := old - 1<<8 // written whole: a load that spans a narrower store waits for it
+	be.PutUint16(h[8:], fresh)
+	h.SetChecksum(checksum.Update16(h.Checksum(), old, fresh))
 }
 
 // IPv4Fields is what [PutIPv4] writes.
