@@ -43,8 +43,8 @@ type captureRun struct {
 	open     int    // flows that h2 has at the end
 }
 
-// The letters of the verdicts: drop, pass, local, forward, reply, hold.
-const verdictLetters = "dplfrh"
+// The letters of the verdicts: drop, pass, local, forward, reply, transmit, hold.
+const verdictLetters = "dplfrth"
 
 // TestCaptures runs each file of the folder CAROM_CAPTURES, which is not part of
 // this tree, through an engine that sends all new flows to h2.

@@ -222,25 +222,17 @@ func (b *batch) split(p *Packet, h *header.Packet, to *peer) {
 		p.GSO = GSO{}
 	}
 	ip := header.IPv4(p.Bytes())
-	payload := ip.Payload()
-	room := (to.mtu - ip.HeaderLen()) &^ 7 // offsets count units of eight bytes
+	length, room := len(ip.Payload()), header.FragmentRoom(ip, to.mtu)
 	x := &b.engine.extra
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	var buf [header.IPv4MaxLen]byte
-	head := laterHeader(buf[:0], ip)
-	for at := room; at < len(payload); at += room {
-		end := min(at+room, len(payload))
-		slot := x.add(head)
+	for at := room; at < length; at += room {
+		slot := x.add(nil)
 		if slot == nil {
 			b.count[firstReason+int(FragmentLost)]++
 			break
 		}
-		slot.data = append(slot.data, payload[at:end]...)
-		piece := header.IPv4(slot.data)
-		piece.SetTotalLen(len(slot.data))
-		piece.SetFragment(false, end < len(payload) || h.More, int(h.FragOffset)+at)
-		piece.ComputeChecksum()
+		slot.data = header.AppendFragment(slot.data, ip, at, room)
 		slot.ready, slot.peer = true, to.id
 		x.ready.Add(1)
 	}
@@ -249,30 +241,6 @@ func (b *batch) split(p *Packet, h *header.Packet, to *peer) {
 	ip.SetFragment(false, true, int(h.FragOffset))
 	ip.ComputeChecksum()
 }
-
-// laterHeader appends the header of fragments but the first: it keeps only those
-// options whose copied flag is set.
-func laterHeader(head []byte, ip header.IPv4) header.IPv4 {
-	head = append(head, ip[:header.IPv4Len]...)
-	for opts := ip[header.IPv4Len:ip.HeaderLen()]; len(opts) > 0; {
-		n := 1
-		if opts[0] > 1 { // neither end of list nor no operation, which are one byte
-			n = int(opts[1])
-		}
-		if opts[0]&copied != 0 {
-			head = append(head, opts[:n]...)
-		}
-		opts = opts[n:]
-	}
-	for len(head)%4 != 0 {
-		head = append(head, 0)
-	}
-	head[0] = 0x40 | byte(len(head)/4)
-	return head
-}
-
-// copied is the flag of IPv4 options that each fragment carries.
-const copied = 0x80
 
 // Extra fills pkts with packets that earlier calls of Process kept back and that
 // can go now, with their verdicts, and returns their number. Their bytes are

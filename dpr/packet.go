@@ -96,6 +96,8 @@ const (
 	// Reply: the engine turned the packet into an answer to its sender, such as an
 	// ICMP error; it leaves this host as one of its own.
 	Reply
+	// Transmit: the packet leaves this host for its destination, as one of its own.
+	Transmit
 	// Hold: the engine keeps a copy, which Engine.Extra may deliver later.
 	Hold
 
@@ -104,5 +106,5 @@ const (
 
 // String returns the verdict's name in lower case.
 func (v Verdict) String() string {
-	return [...]string{"drop", "pass", "local", "forward", "reply", "hold"}[v]
+	return [...]string{"drop", "pass", "local", "forward", "reply", "transmit", "hold"}[v]
 }

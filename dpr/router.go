@@ -21,8 +21,10 @@ type Router struct {
 	// is required; without Uplinks, packets that should be forwarded are dropped.
 	// Run closes all of them.
 	Devices, Uplinks []Device
-	// Replies sends what the engine answers itself: ICMP errors, resets. It must
-	// be safe for concurrent use. Nil drops them.
+	// Replies sends what leaves this host as a packet of its own: what the engine
+	// answers itself, ICMP errors and resets, and what is to be transmitted. It must
+	// be safe for concurrent use, and take super-frames and partial checksums. Nil
+	// drops them.
 	Replies Writer
 	// Beat, if not nil, is called five times a second as long as the
 	// router works, for whoever must know that it does.
@@ -154,7 +156,7 @@ func (p *paths) write(pkts, sorted []Packet) error {
 	}{
 		{p.local, func(v Verdict) bool { return v == Local || v == Pass }},
 		{p.forward, func(v Verdict) bool { return v == Forward }},
-		{p.reply, func(v Verdict) bool { return v == Reply }},
+		{p.reply, func(v Verdict) bool { return v == Reply || v == Transmit }},
 	} {
 		sorted = sorted[:0]
 		for i := range pkts {

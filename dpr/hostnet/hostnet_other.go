@@ -43,7 +43,10 @@ func (*Net) Run(context.Context) error { return errLinux }
 func (*Net) Close() error { return nil }
 
 // A RawSender cannot be had on this system.
-type RawSender struct{}
+type RawSender struct {
+	// TooBig is never called on this system.
+	TooBig func(p *dpr.Packet, mtu int)
+}
 
 // NewRawSender returns an error on this system.
 func NewRawSender() (*RawSender, error) { return nil, errLinux }

@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/carom-dpr/carom/dpr"
+	"github.com/carom-dpr/carom/internal/segment"
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -174,15 +175,31 @@ func (h *Host) drain() {
 // A sender writes to the wire.
 type sender struct{ h *Host }
 
-// Write implements [dpr.Writer].
+// Write implements [dpr.Writer]. It sends super-frames segment by segment.
 func (s sender) Write(pkts []dpr.Packet) (n int, err error) {
+	var split segment.Splitter
 	for i := range pkts {
-		complete(&pkts[i])
-		if b := pkts[i].Bytes(); s.h.own[destination(b)] {
-			s.h.wire.inject(b)
-		} else if _, err := s.h.cfg.Wire.Write(pkts[i : i+1]); err != nil {
-			return i, err
+		if !split.Start(&pkts[i]) {
+			continue // no packet at all
 		}
+		for split.Left() > 0 {
+			if err := s.send(&split); err != nil {
+				return n, err
+			}
+		}
+		n++
 	}
-	return len(pkts), nil
+	return n, nil
+}
+
+// send sends the next segment.
+func (s sender) send(split *segment.Splitter) error {
+	p := dpr.NewPackets(1, split.MaxLen())
+	split.Next(p)
+	if b := p[0].Bytes(); s.h.own[destination(b)] {
+		s.h.wire.inject(b)
+		return nil
+	}
+	_, err := s.h.cfg.Wire.Write(p)
+	return err
 }

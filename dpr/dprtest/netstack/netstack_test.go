@@ -255,6 +255,15 @@ func TestSender(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "hello", string(buf[:n]))
 		require.Equal(t, "192.0.2.2:9", from.String())
+		super := datagram(f.b.Addr(), dst, 9, 7, "hello, world")
+		super.GSO.Type, super.GSO.Size = dpr.GSOUDP, 5
+		_, err = a.Sender().Write([]dpr.Packet{super})
+		require.NoError(t, err)
+		for _, want := range []string{"hello", ", wor", "ld"} {
+			n, _, err := server.ReadFrom(buf[:])
+			require.NoError(t, err)
+			require.Equal(t, want, string(buf[:n]))
+		}
 		require.NoError(t, server.Close())
 	}
 }
