@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -89,6 +90,7 @@ type Board struct {
 
 	mu       sync.Mutex
 	hosts    map[string]*record
+	order    []*record                 // the same, in the order of IDs
 	nodes    map[netip.AddrPort]string // who is at which node address
 	services map[ServiceID]string      // the names that were asked for
 	self     own
@@ -104,6 +106,7 @@ type record struct {
 	back   bool      // it came back from silence
 	failed time.Time // when another said that it is dead; zero: nobody did
 	state  State     // at the last Tick; to tell a change
+	limits limits
 	live   map[ServiceID]counter
 }
 
@@ -141,9 +144,11 @@ func (b *Board) Receive(r Report, now time.Time) error {
 	if rec == nil {
 		rec = &record{since: now, live: map[ServiceID]counter{}}
 		b.hosts[r.ID] = rec
-	} else if b.dead(rec, now) {
+		at, _ := b.find(r.ID)
+		b.order = slices.Insert(b.order, at, rec)
+	} else if rec.dead(now) {
 		rec.since, rec.times, rec.back = now, 0, r.Boot == rec.report.Boot
-	} else if b.inBlackout(rec) && b.stale(rec, now) {
+	} else if rec.limits.blackout && rec.stale(now) {
 		rec.since, rec.times = now, 0
 	}
 	if now.After(rec.failed) {
@@ -151,6 +156,7 @@ func (b *Board) Receive(r Report, now time.Time) error {
 	}
 	b.move(rec.report.Node, &r)
 	rec.report, rec.heard, rec.times = r, now, min(rec.times+1, blackoutReports)
+	rec.limits = b.limits(rec)
 	rec.state = b.stateIn(pool{heard: 1}, rec, now)
 	for _, s := range r.Services {
 		if name, asked := b.services[s.ID]; asked {
@@ -191,7 +197,7 @@ func (b *Board) succeeds(old *record, r *Report, now time.Time) error {
 		return nil
 	case r.Boot == was.Boot:
 		return ErrReplayed
-	case b.dead(old, now):
+	case old.dead(now):
 		return nil // its clock went back while it was away
 	case r.Node != was.Node:
 		return ErrConflict
@@ -213,7 +219,7 @@ func (b *Board) claim(r *Report, now time.Time) error {
 		return nil
 	}
 	former := b.hosts[name]
-	if r.Boot <= former.report.Boot && !b.dead(former, now) {
+	if r.Boot <= former.report.Boot && !former.dead(now) {
 		return ErrConflict
 	}
 	b.forget(name)
@@ -235,13 +241,23 @@ func (b *Board) forget(name string) {
 		delete(b.nodes, node)
 	}
 	delete(b.hosts, name)
+	if at, found := b.find(name); found {
+		b.order = slices.Delete(b.order, at, at+1)
+	}
+}
+
+// find returns where a host is in order, or would be.
+func (b *Board) find(id string) (at int, found bool) {
+	return slices.BinarySearchFunc(b.order, id, func(rec *record, id string) int {
+		return strings.Compare(rec.report.ID, id)
+	})
 }
 
 // evict forgets the host that has been silent the longest, if it is down.
 func (b *Board) evict(now time.Time) bool {
 	oldest, silence := "", time.Duration(-1)
 	for name, rec := range b.hosts {
-		if a := age(rec.heard, now); a > silence && b.dead(rec, now) {
+		if a := age(rec.heard, now); a > silence && rec.dead(now) {
 			oldest, silence = name, a
 		}
 	}

@@ -41,7 +41,7 @@ func (p pool) flags(word, state State) (f lb.Flags) {
 func (b *Board) pool(id ServiceID, now time.Time) (p pool) {
 	for _, rec := range b.hosts {
 		if s := rec.report.service(id); s != nil {
-			p.add(b, rec, s, now)
+			p.add(rec, s, now)
 		}
 	}
 	if s := b.self.service(id); s != nil && !s.since.IsZero() {
@@ -57,7 +57,7 @@ func (b *Board) pools(now time.Time) map[ServiceID]pool {
 		for i := range rec.report.Services {
 			s := &rec.report.Services[i]
 			p := pools[s.ID]
-			p.add(b, rec, s, now)
+			p.add(rec, s, now)
 			pools[s.ID] = p
 		}
 	}
@@ -71,17 +71,34 @@ func (b *Board) pools(now time.Time) map[ServiceID]pool {
 	return pools
 }
 
-func (p *pool) add(b *Board, rec *record, s *ServiceReport, now time.Time) {
+func (p *pool) add(rec *record, s *ServiceReport, now time.Time) {
 	if rec.report.State != Up || !s.Healthy || s.Weight == 0 {
 		return
 	}
-	switch b.silence(rec, now) {
+	switch rec.silence(now) {
 	case Up:
 		p.heard++
 	case Stale:
 		p.silent++
 	case Joining:
 		p.fresh++
+	}
+}
+
+// limits are what a host's silence is measured by, and whether it is in blackout.
+// They follow from its last report, so they are found once for each.
+type limits struct {
+	stale, down time.Duration
+	blackout    bool
+}
+
+func (b *Board) limits(rec *record) limits {
+	patience := b.patience(rec)
+	times := func(d time.Duration) time.Duration { return time.Duration(patience * float64(d)) }
+	return limits{
+		stale: times(b.cfg.StaleAfter), down: times(b.cfg.DownAfter),
+		blackout: b.cfg.Blackout > 0 &&
+			(rec.times < blackoutReports || rec.heard.Sub(rec.since) < times(b.cfg.Blackout)),
 	}
 }
 
@@ -93,39 +110,27 @@ func (b *Board) patience(rec *record) float64 {
 	return min(max(float64(rec.report.Period)/float64(b.cfg.Period), 1), most)
 }
 
-// reaches compares a silence with a limit for it, for a host with its own period.
-func (b *Board) reaches(rec *record, silence, limit time.Duration) bool {
-	return float64(silence) >= b.patience(rec)*float64(limit)
-}
-
 // dead reports whether the host has been silent for so long, or was said to be
 // dead, that others may have its name and address.
-func (b *Board) dead(rec *record, now time.Time) bool {
-	return !rec.failed.IsZero() || b.reaches(rec, age(rec.heard, now), b.cfg.DownAfter)
+func (r *record) dead(now time.Time) bool {
+	return !r.failed.IsZero() || age(r.heard, now) >= r.limits.down
 }
 
-func (b *Board) stale(rec *record, now time.Time) bool {
-	return b.reaches(rec, age(rec.heard, now), b.cfg.StaleAfter)
-}
+func (r *record) stale(now time.Time) bool { return age(r.heard, now) >= r.limits.stale }
 
 // blackoutReports is how often a host is heard in its blackout at least: by a
 // detour, such as an exchange of all that hosts know, one report may come, or two.
 const blackoutReports = 3
 
-func (b *Board) inBlackout(rec *record) bool {
-	return b.cfg.Blackout > 0 &&
-		(rec.times < blackoutReports || !b.reaches(rec, rec.heard.Sub(rec.since), b.cfg.Blackout))
-}
-
 // silence judges a host by its silence alone: Up, Joining while it is in blackout,
 // Stale or Down. In blackout there is no second chance: who falls silent in it is
 // Down, and who came back from silence is Down until it is over.
-func (b *Board) silence(rec *record, now time.Time) State {
-	blackout, stale := b.inBlackout(rec), b.stale(rec, now)
+func (r *record) silence(now time.Time) State {
+	stale := r.stale(now)
 	switch {
-	case b.dead(rec, now), blackout && (rec.back || stale):
+	case r.dead(now), r.limits.blackout && (r.back || stale):
 		return Down
-	case blackout:
+	case r.limits.blackout:
 		return Joining
 	case stale:
 		return Stale
@@ -138,7 +143,7 @@ func (b *Board) silence(rec *record, now time.Time) State {
 // be in blackout is up, and where not even that is, those that are down are only
 // stale: they may be dead, but there is none that is not.
 func (b *Board) stateIn(p pool, rec *record, now time.Time) State {
-	silence, word := b.silence(rec, now), rec.report.State
+	silence, word := rec.silence(now), rec.report.State
 	switch {
 	case silence == Joining && p.empty(), silence == Up:
 		return word

@@ -2,10 +2,16 @@ package loadinfo
 
 import (
 	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/carom-dpr/carom/lb"
 )
 
 // eligible lists the hosts that would get new connections of www.
@@ -226,4 +232,38 @@ func TestSince(t *testing.T) {
 	hear(time.Minute + 500*time.Millisecond)
 	hear(time.Minute + time.Second)
 	require.Equal(t, time.Second, peer(time.Minute+time.Second), "out of sight, it starts anew")
+}
+
+// TestSorted has hosts come, be forgotten and give way to others, in any order, and
+// this host change its name: members and snapshots stay in the order of IDs.
+func TestSorted(t *testing.T) {
+	b := NewBoard(BoardConfig{Blackout: NoBlackout, ForgetAfter: 20 * time.Second, MaxHosts: 40})
+	rng := rand.New(rand.NewPCG(1, 2))
+	seen := map[int]bool{}
+	for i := range 3000 {
+		now := at(time.Duration(i) * 300 * time.Millisecond)
+		r := says(fmt.Sprint("h", rng.IntN(60)), uint64(i+1), 1, rng.IntN(200), 0)
+		_ = b.Receive(r, now) // some are refused
+		if rng.IntN(100) == 0 {
+			self := Self{ID: fmt.Sprint("h", rng.IntN(60)), Services: []OwnService{{Name: "www"}}}
+			require.NoError(t, b.SetSelf(self))
+		}
+		b.Tick(now)
+		var names []string
+		for _, m := range b.Members(now) {
+			names = append(names, m.ID)
+		}
+		want := slices.Sorted(maps.Keys(b.hosts))
+		if b.self.set {
+			want = slices.Sorted(slices.Values(append(want, b.self.ID)))
+		}
+		require.Equal(t, want, names)
+		s := b.Snapshot("www", now)
+		require.True(t, slices.IsSortedFunc(s.Hosts, func(a, b lb.Host) int { return strings.Compare(a.ID, b.ID) }))
+		if b.self.set {
+			require.Equal(t, b.self.ID, s.Hosts[s.Self].ID)
+		}
+		seen[len(names)] = true
+	}
+	require.Greater(t, len(seen), 10, "boards of many sizes")
 }

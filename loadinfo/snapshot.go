@@ -3,7 +3,6 @@ package loadinfo
 import (
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/carom-dpr/carom/lb"
@@ -20,20 +19,22 @@ func (b *Board) Snapshot(service string, now time.Time) *lb.Snapshot {
 	id := HashService(service)
 	b.ask(id, service)
 	b.self.touch(now)
-	s := &lb.Snapshot{Self: -1}
+	s := &lb.Snapshot{Self: -1, Hosts: make([]lb.Host, 0, len(b.order)+1)}
+	own, serves := b.self.host(id, now)
 	pool := b.pool(id, now)
-	for _, rec := range b.hosts {
+	for _, rec := range b.order {
+		if serves && s.Self < 0 && own.ID < rec.report.ID {
+			s.Self, s.Hosts = len(s.Hosts), append(s.Hosts, own)
+		}
 		if said := rec.report.service(id); said != nil {
 			if state := b.stateIn(pool, rec, now); state != Down {
 				s.Hosts = append(s.Hosts, b.host(rec, said, pool.flags(rec.report.State, state), now))
 			}
 		}
 	}
-	if h, serves := b.self.host(id, now); serves {
-		s.Hosts = append(s.Hosts, h)
+	if serves && s.Self < 0 {
+		s.Self, s.Hosts = len(s.Hosts), append(s.Hosts, own)
 	}
-	slices.SortFunc(s.Hosts, func(a, b lb.Host) int { return strings.Compare(a.ID, b.ID) })
-	s.Self = slices.IndexFunc(s.Hosts, func(h lb.Host) bool { return h.Flags&lb.Local != 0 })
 	s.Members = lb.HashMembers(s.Hosts)
 	return s
 }
@@ -122,18 +123,18 @@ func (b *Board) Members(now time.Time) []Member {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.self.touch(now)
-	var list []Member
+	list := make([]Member, 0, len(b.order)+1)
 	pools := b.pools(now)
-	for _, rec := range b.hosts {
+	for _, rec := range b.order {
 		list = append(list, member(&rec.report, b.stateAt(rec, pools, now), age(rec.heard, now)))
 	}
 	if b.self.set {
 		r := b.self.report(now)
 		m := member(&r, r.State, 0)
 		m.Local = true
-		list = append(list, m)
+		at, _ := b.find(m.ID)
+		list = slices.Insert(list, at, m)
 	}
-	slices.SortFunc(list, func(a, b Member) int { return strings.Compare(a.ID, b.ID) })
 	return list
 }
 
