@@ -65,7 +65,7 @@ func receive(t *testing.T, p *pipe) dpr.Packet {
 	select {
 	case got := <-p.out:
 		return got
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		require.Fail(t, "no packet came")
 		panic("unreachable")
 	}

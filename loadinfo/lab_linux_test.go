@@ -31,7 +31,7 @@ func TestOnEthernet(t *testing.T) {
 			l, err := lab.New(lab.Config{})
 			require.NoError(t, err)
 			defer l.Close()
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			var running, heard sync.WaitGroup
 			for _, end := range []string{"1", "2", "3"} {

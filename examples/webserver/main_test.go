@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 
 const (
 	// limit ends a test that hangs; no result depends on it.
-	limit = 30 * time.Second
+	limit = time.Minute
 	poll  = 20 * time.Millisecond
 )
 

@@ -52,12 +52,12 @@ func echoOnce(t *testing.T, h *Host, address string) {
 // ask sends size bytes and returns how many come back.
 func ask(t *testing.T, h *Host, address string, size int) int {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	c, err := h.DialContext(ctx, "tcp", address)
 	require.NoError(t, err)
 	defer c.Close()
-	require.NoError(t, c.SetDeadline(time.Now().Add(10*time.Second)))
+	require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
 	sent := make(chan error, 1)
 	go func() {
 		_, err := c.Write(make([]byte, size))

@@ -18,7 +18,7 @@ import (
 )
 
 // patience bounds the wait for what the kernel does on its own time.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // A namespace is a network namespace with the loopback interface up.
 type namespace struct {

@@ -16,7 +16,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds the wait for what must happen.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // A lan carries packets between its ports by destination address.
 type lan struct {

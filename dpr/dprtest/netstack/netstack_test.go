@@ -183,7 +183,7 @@ func TestLocal(t *testing.T) {
 				body := noise(256 << 10)
 				require.Equal(t, "a", post(t, client, url(f.a, 80, "/"), body))
 				if bypass {
-					require.EqualValues(t, 1, a.Stats().Captured, "the SYN alone goes up")
+					require.Less(t, a.Stats().Captured, uint64(10), "the SYN alone goes up; a slow stack gets several")
 				} else {
 					require.Greater(t, a.Stats().Captured, uint64(len(body)/1500))
 				}
