@@ -43,6 +43,7 @@ func (h *host) flows(state dpr.State) int { return h.node.Status().Engine.Flows[
 // soon after its server ended it with a reset, which passes the entry host by (A22).
 func TestConnectionsAreConfirmed(t *testing.T) {
 	eachFamily(t, func(t *testing.T, v6 bool) {
+		t.Parallel() // most of it is waiting
 		_, a, served := redirecting(t, v6, func(*node.Config) {})
 		w := a.w
 		const conns = 50

@@ -26,6 +26,7 @@ func isReset(err error) bool { return errors.Is(err, unix.ECONNRESET) || errors.
 // by their next packet once its silence is noticed, and nobody else notices anything.
 func TestDeadHost(t *testing.T) {
 	eachFamily(t, func(t *testing.T, v6 bool) {
+		t.Parallel() // most of it is waiting
 		w := newWorld(t, v6, "a", "b", "c")
 		a, b := w.hosts["a"], w.hosts["b"]
 		for name, to := range map[string]string{"a": "b", "b": "", "c": "a"} {

@@ -40,7 +40,7 @@ const (
 	service = "web"
 	port    = 80
 	// limit ends a test that hangs; no result depends on it.
-	limit = 30 * time.Second
+	limit = time.Minute
 	// poll is how often a condition is looked at.
 	poll = 5 * time.Millisecond
 	// period is short, so that nodes join soon, and long enough that a busy machine
