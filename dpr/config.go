@@ -43,6 +43,10 @@ const (
 	// kernel gives the answers the dialled one. It suits all servers, bound to one
 	// address or not, and UDP servers that answer from whatever address.
 	ReplyRewritten
+	// ReplyTunnelled: as with ReplyDirect, but the answer goes back through the tunnel
+	// to the host that was dialled, which transmits it. It suits networks that let no
+	// host send from an address of another, and costs a hop each way.
+	ReplyTunnelled
 )
 
 // String returns the mode's name in lower case.
@@ -53,7 +57,7 @@ func (m ReplyMode) String() string {
 	return fmt.Sprintf("reply mode %d", uint8(m))
 }
 
-var replyModes = [...]string{"direct", "rewritten"}
+var replyModes = [...]string{"direct", "rewritten", "tunnelled"}
 
 // ParseReplyMode returns the mode of that name.
 func ParseReplyMode(name string) (ReplyMode, error) {
@@ -62,7 +66,8 @@ func ParseReplyMode(name string) (ReplyMode, error) {
 			return ReplyMode(m), nil
 		}
 	}
-	return 0, fmt.Errorf("reply mode %q: give %s", name, strings.Join(replyModes[:], " or "))
+	last := len(replyModes) - 1
+	return 0, fmt.Errorf("reply mode %q: give %s or %s", name, strings.Join(replyModes[:last], ", "), replyModes[last])
 }
 
 // A Service is something that clients dial: a protocol, a port or a range of
@@ -83,7 +88,7 @@ type Service struct {
 	// peers serve go on, and new ones are served here, whatever the policy says.
 	Former bool
 	// Reply is how this host answers the flows that peers hand to it. The host's
-	// wiring sees to it; the engine does the same in all modes.
+	// wiring sees to it; with ReplyTunnelled it brings the answers to the engine.
 	Reply ReplyMode
 }
 

@@ -183,6 +183,7 @@ type job struct {
 	hdr     header.Packet
 	parsed  bool
 	service *service // nil: the verdict is there already
+	answers bool     // the packet is the server's
 	key     flowtable.Key
 	hash    uint64
 	next    uint8  // of the jobs of one shard, plus 1
@@ -228,7 +229,7 @@ func (b *batch) run(pkts []Packet) {
 	b.decideAll(pkts)
 	for i := range pkts {
 		if j := &b.jobs[i]; fragments && j.service != nil && j.hdr.Fragment {
-			b.firstFragment(&pkts[i], &j.hdr, j.key.Addr)
+			b.firstFragment(&pkts[i], j.fragmentKey())
 		}
 		b.count[pkts[i].Verdict]++
 	}
@@ -264,7 +265,7 @@ func (b *batch) decideAll(pkts []Packet) {
 
 // parse reads the headers, and drops packets whose headers are wrong.
 func (b *batch) parse(p *Packet, j *job) {
-	j.service, j.parsed = nil, false
+	j.service, j.parsed, j.answers = nil, false, false
 	if p.Peer != 0 {
 		b.count[fromUplink]++
 	}
@@ -296,7 +297,7 @@ func (b *batch) classify(p *Packet, j *job) {
 	case h.IsICMPError():
 		b.aboutFlow(p, j)
 	default:
-		b.notOurs(p)
+		b.answer(p, j)
 	}
 }
 
@@ -329,8 +330,9 @@ func (b *batch) redirectedIn(p *Packet, h *header.Packet, s *service, addr uint1
 	if opens(h) && h.SrcPort != ProbePort {
 		s.count.in.Add(1)
 	}
+	b.clamp(p, h, s)
 	if h.Fragment {
-		b.firstFragment(p, h, addr)
+		b.firstFragment(p, fragmentKey(h, addr))
 	}
 }
 
@@ -344,12 +346,14 @@ func (b *batch) aboutFlow(p *Packet, j *job) {
 		b.notOurs(p)
 		return
 	}
+	service, addr := b.view.lookup(Proto(quote.Proto), &quote.Src, quote.SrcPort)
+	if service == nil {
+		b.aboutClient(p, j, &quote)
+		return
+	}
 	quote.Src, quote.Dst = quote.Dst, quote.Src
 	quote.SrcPort, quote.DstPort = quote.DstPort, quote.SrcPort
-	service, addr := b.view.lookup(Proto(quote.Proto), &quote.Dst, quote.DstPort)
 	switch {
-	case service == nil:
-		b.notOurs(p)
 	case p.Peer != 0:
 		p.Verdict = Local
 	default:
@@ -395,7 +399,11 @@ func opens(h *header.Packet) bool {
 func (b *batch) decide(p *Packet, j *job, shard *flowtable.Shard) {
 	entry := shard.Lookup(&j.key, j.hash)
 	if p.Peer != 0 {
-		b.served(p, j, shard, entry)
+		if j.answers {
+			b.toClient(p, j, shard, entry)
+		} else {
+			b.served(p, j, shard, entry)
+		}
 		return
 	}
 	if entry != nil && entry.Peer != 0 && b.view.peer(PeerID(entry.Peer)) == nil {

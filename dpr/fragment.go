@@ -25,27 +25,47 @@ func fragmentKey(h *header.Packet, addr uint16) flowtable.Key {
 	}
 }
 
+// answerFragments marks those of answers in the same way.
+const answerFragments = 0xfe00
+
+// turnedFragmentKey is the key of all fragments of a datagram that a server sends.
+func turnedFragmentKey(h *header.Packet, addr uint16) flowtable.Key {
+	key := fragmentKey(h, addr)
+	key.Client, key.Service = h.Dst, answerFragments|uint16(h.FragProto)
+	return key
+}
+
+// fragmentKey is the key of the fragments of the job's datagram.
+func (j *job) fragmentKey() flowtable.Key {
+	if j.answers {
+		return turnedFragmentKey(&j.hdr, j.key.Addr)
+	}
+	return fragmentKey(&j.hdr, j.key.Addr)
+}
+
 // fragment decides about a fragment without ports, or with those of no service. The
 // latter is noted, for what follows it is for no service either.
 func (b *batch) fragment(p *Packet, j *job) {
+	if b.answerFragment(p, j) {
+		return
+	}
 	addr, ok := b.view.dialled(&j.hdr.Dst)
 	switch {
 	case ok && j.hdr.FragOffset > 0:
-		b.laterFragment(p, j, addr)
+		b.laterFragment(p, j, fragmentKey(&j.hdr, addr))
 	case j.hdr.IsICMPError():
 		b.aboutFlow(p, j)
 	default:
 		b.notOurs(p)
 	}
 	if ok && j.hdr.FragOffset == 0 {
-		b.firstFragment(p, &j.hdr, addr)
+		b.firstFragment(p, fragmentKey(&j.hdr, addr))
 	}
 }
 
 // laterFragment sends a fragment without ports where the first one went, or keeps
 // it until the first one comes.
-func (b *batch) laterFragment(p *Packet, j *job, addr uint16) {
-	key := fragmentKey(&j.hdr, addr)
+func (b *batch) laterFragment(p *Packet, j *job, key flowtable.Key) {
 	hash := b.engine.table.Hash(&key)
 	peer, known := b.firstWent(&key, hash)
 	if known {
@@ -70,9 +90,12 @@ func (b *batch) firstWent(key *flowtable.Key, hash uint64) (peer PeerID, known b
 	return PeerID(entry.Peer), true
 }
 
-// kernel stands for the peer in the entries of datagrams that are for no service.
-// Its slot is nobody's.
-const kernel PeerID = 1 << slotBits
+// kernel stands for the peer in the entries of datagrams that are for no service,
+// network in those of answers that are transmitted. Their slot is nobody's.
+const (
+	kernel  PeerID = 1 << slotBits
+	network PeerID = 2 << slotBits
+)
 
 // follow sends a packet without a flow of its own to the peer that serves the flow
 // it belongs to; to this host if there is none, or if a peer sent it here.
@@ -80,6 +103,9 @@ func (b *batch) follow(p *Packet, j *job, peer PeerID) {
 	switch {
 	case peer == kernel:
 		b.notOurs(p)
+		return
+	case peer == network:
+		b.transmit(p, &j.hdr)
 		return
 	case p.Peer != 0 || b.view.peer(peer) == nil:
 		peer = 0
@@ -89,7 +115,7 @@ func (b *batch) follow(p *Packet, j *job, peer PeerID) {
 
 // firstFragment remembers where the first fragment of a datagram went, and lets
 // those that came before it follow.
-func (b *batch) firstFragment(p *Packet, h *header.Packet, addr uint16) {
+func (b *batch) firstFragment(p *Packet, key flowtable.Key) {
 	var peer PeerID
 	switch p.Verdict {
 	case Local:
@@ -97,10 +123,11 @@ func (b *batch) firstFragment(p *Packet, h *header.Packet, addr uint16) {
 		peer = kernel
 	case Forward:
 		peer = p.Peer
+	case Transmit:
+		peer = network
 	default:
 		return
 	}
-	key := fragmentKey(h, addr)
 	hash := b.engine.table.Hash(&key)
 	shard := b.engine.table.Lock(hash)
 	entry := shard.Lookup(&key, hash)

@@ -27,12 +27,17 @@ func (b *batch) fits(p *Packet, h *header.Packet, to *peer) bool {
 		b.split(p, h, to)
 		return true
 	}
+	b.tooBig(p, h, mtu)
+	return false
+}
+
+// tooBig tells the sender how long the packet may be.
+func (b *batch) tooBig(p *Packet, h *header.Packet, mtu int) {
 	f := header.ICMPFields{Type: header.ICMPUnreachable, Code: header.ICMPCodeFragNeed, Rest: uint32(mtu)}
 	if h.Version == 6 {
 		f = header.ICMPFields{Type: header.ICMPv6TooBig, Rest: uint32(mtu)}
 	}
 	b.icmpError(p, h, TooBig, f)
-	return false
 }
 
 // expired tells the sender that the packet's TTL or hop limit is used up.

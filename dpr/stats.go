@@ -26,6 +26,8 @@ const (
 	FragmentLost
 	// NoChecksum: a UDP datagram over IPv6 has no checksum (RFC 8200, section 8.1).
 	NoChecksum
+	// Unsolicited: a peer sent an answer to no flow that it serves for this host.
+	Unsolicited
 
 	numReasons
 )
@@ -48,6 +50,8 @@ func (r Reason) String() string {
 		return "fragment-lost"
 	case NoChecksum:
 		return "no-checksum"
+	case Unsolicited:
+		return "unsolicited"
 	}
 	return header.Reason(r).String()
 }

@@ -22,6 +22,11 @@ type Peer struct {
 	// link must carry those, in pieces if need be (RFC 8200, section 5).
 	// Default 1452: 1500 less 48, which is right for GUE over IPv4 and IPv6.
 	MTU int
+	// Addrs are the addresses at which clients dial the peer. What this host's servers
+	// answer from there goes back to it, for services whose Reply is ReplyTunnelled. An
+	// address of this host's own must not be among them; of several peers with one
+	// address, one has it.
+	Addrs []netip.Addr
 }
 
 // defaultPeerMTU is that of GUE over IPv6 on Ethernet: 1500 - 40 - 8.
@@ -35,6 +40,7 @@ type view struct {
 	ports    [2]portMap // TCP, UDP
 	peers    []peer     // by slot; slot 0 stays empty
 	addrs    []netip.Addr
+	owner    []PeerID // by index of an address: the peer that is dialled there; 0 for none
 }
 
 // A portMap gives for each port the services that have it: usually one, several
@@ -92,6 +98,7 @@ type peer struct {
 	id       PeerID // 0: the slot is free
 	name     string
 	mtu      int
+	addrs    []netip.Addr
 	count    []*flowCounters // by service index
 	listener *listener
 }
@@ -214,6 +221,7 @@ func (e *Engine) SetServices(services []Service) error {
 		}
 	}
 	next.addrs = e.addrs
+	e.findOwners(&next)
 	e.growCounters(&next)
 	e.view.Store(&next)
 	return nil
@@ -248,7 +256,7 @@ func (e *Engine) addService(v *view, s Service) error {
 }
 
 const (
-	maxServices = fragmentService - 1 // indexes are 16 bits; the last ones mark fragments
+	maxServices = answerFragments - 1 // indexes are 16 bits; the last ones mark fragments
 	maxAddrs    = 1<<16 - 1
 )
 
@@ -303,6 +311,7 @@ func (e *Engine) SetPeers(peers []Peer) error {
 			e.addPeer(&next, p)
 		}
 	}
+	e.findOwners(&next)
 	e.growCounters(&next)
 	e.view.Store(&next)
 	next.relink()
@@ -321,7 +330,7 @@ func (e *Engine) keepPeers(v *view, names map[string]Peer) {
 			continue
 		}
 		if want, stays := names[p.name]; stays {
-			p.mtu = peerMTU(want)
+			p.mtu, p.addrs = peerMTU(want), slices.Clone(want.Addrs)
 			delete(names, p.name)
 			continue
 		}
@@ -352,7 +361,20 @@ func (e *Engine) addPeer(v *view, p Peer) {
 		id:       PeerID(e.generation)<<slotBits | PeerID(slot),
 		name:     p.ID,
 		mtu:      peerMTU(p),
+		addrs:    slices.Clone(p.Addrs),
 		listener: new(listener),
+	}
+}
+
+// findOwners finds the peer of each address.
+func (e *Engine) findOwners(v *view) {
+	v.owner = make([]PeerID, len(e.addrs))
+	for i := range v.peers {
+		for _, a := range v.peers[i].addrs {
+			if index, known := e.addrIndex[a.As16()]; known && v.owner[index] == 0 {
+				v.owner[index] = v.peers[i].id
+			}
+		}
 	}
 }
 

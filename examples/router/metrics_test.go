@@ -92,6 +92,10 @@ func (s *scene) ack(from netip.AddrPort, payload int) []byte {
 	return dprtest.TCP(from, web, dprtest.Options{Flags: dprtest.ACK, Seq: 2, Payload: make([]byte, payload), DF: true})
 }
 
+func (s *scene) answer(to netip.AddrPort) []byte {
+	return dprtest.TCP(web, to, dprtest.Options{Flags: dprtest.ACK, DF: true})
+}
+
 // handed opens a flow that the peer serves.
 func (s *scene) handed(from netip.AddrPort) netip.AddrPort {
 	s.decide(lb.Send)
@@ -208,6 +212,8 @@ var causes = []struct {
 	{"carom_packets_dropped_total not-service", func(s *scene) {
 		s.fromPeer(dprtest.TCP(s.from(client), netip.AddrPortFrom(ownAddr, 22), dprtest.Options{}))
 	}},
+	{"carom_packets_total transmit", func(s *scene) { s.fromPeer(s.answer(s.handed(s.from(client)))) }},
+	{"carom_packets_dropped_total unsolicited", func(s *scene) { s.fromPeer(s.answer(s.from(client))) }},
 	{"carom_packets_dropped_total no-checksum", func(s *scene) {
 		s.get(dprtest.UDP(s.from(client6), game6, dprtest.Options{Checksum: dprtest.None}))
 	}},
