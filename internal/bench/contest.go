@@ -99,7 +99,7 @@ type loads struct {
 }
 
 func newLoads(flows int) *loads {
-	l := &loads{first: make([]uint32, flows), second: make([]uint32, 16*flows)}
+	l := &loads{first: hugeSlice[uint32](flows), second: hugeSlice[uint32](16 * flows)}
 	for i, n := range rand.New(rand.NewPCG(3, 4)).Perm(flows) {
 		l.first[i] = uint32(16 * n) // each entry has a cache line of its own
 		l.second[16*n] = uint32(i)  // and memory: pages that nobody wrote to are all one

@@ -12,18 +12,18 @@ import (
 // is its own.
 type floor struct {
 	seed    maphash.Seed
+	mask    uint64
 	buckets []uint32
 	entries [][8]uint64
-	batch   [32]struct {
-		packet [5]uint64
-		entry  uint32
-	}
-	out [5]uint64
+	packets [32][5]uint64
+	hashes  [32]uint64
+	found   [32]uint32
+	out     uint64
 }
 
 func newFloor(flows int) *floor {
 	size := 1 << bits.Len(uint(flows-1))
-	f := &floor{seed: maphash.MakeSeed(), buckets: make([]uint32, size), entries: make([][8]uint64, flows)}
+	f := &floor{seed: maphash.MakeSeed(), mask: uint64(size - 1), buckets: hugeSlice[uint32](size), entries: hugeSlice[[8]uint64](flows)}
 	for i := range f.entries {
 		p := packetOf(uint32(i))
 		f.entries[i] = [8]uint64{p[0], p[1]}
@@ -35,25 +35,26 @@ func newFloor(flows int) *floor {
 func packetOf(flow uint32) [5]uint64 { return [5]uint64{uint64(flow), uint64(flow) * 31, 3, 4, 5} }
 
 func (f *floor) hash(p *[5]uint64) uint64 {
-	return maphash.Bytes(f.seed, (*[40]byte)(unsafe.Pointer(p))[:]) & uint64(len(f.buckets)-1)
+	return maphash.Bytes(f.seed, (*[40]byte)(unsafe.Pointer(p))[:]) & f.mask
 }
 
 // run handles one packet of each of 32 flows in the passes that a router would use.
 func (f *floor) run(flows *[32]uint32) {
 	for i, n := range flows {
-		b := &f.batch[i]
-		b.packet = packetOf(n)
-		b.entry = f.buckets[f.hash(&b.packet)]
+		f.packets[i] = packetOf(n)
+		f.hashes[i] = f.hash(&f.packets[i])
 	}
-	for i := range f.batch {
-		f.out[0] += f.entries[f.batch[i].entry][0]
+	for i, h := range f.hashes {
+		f.found[i] = f.buckets[h]
 	}
-	for i := range f.batch {
-		b := &f.batch[i]
-		e := &f.entries[b.entry]
-		if e[0] == b.packet[0] && e[1] == b.packet[1] {
+	for _, n := range f.found {
+		f.out += f.entries[n][0]
+	}
+	for i, n := range f.found {
+		p, e := &f.packets[i], &f.entries[n]
+		if e[0] == p[0] && e[1] == p[1] {
 			e[2]++
 		}
-		e[3], e[4], e[5], e[6] = b.packet[0], b.packet[1], b.packet[2], b.packet[3]
+		e[3], e[4], e[5], e[6] = p[0], p[1], p[2], p[3]
 	}
 }

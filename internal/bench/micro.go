@@ -25,6 +25,7 @@ const (
 	oursBy1     = "carom: known flow, batch 1"
 	oursBy64    = "carom: known flow, batch 64"
 	theGopacket = "gopacket and a map"
+	theReuse    = "gopacket and a map, decoders reused"
 	theGvisor   = "gVisor: connection tracking and NAT"
 )
 
@@ -38,6 +39,7 @@ func runMicro(ctx context.Context, o *options) (*report, error) {
 	r.Notes = []string{
 		fmt.Sprintf("Packets of 64 bytes of TCP over IPv4, flows in random order; %d rounds in the order ABC CBA, medians.", o.rounds),
 		"Everything but the floor and the loads makes each packet by a copy of 64 bytes first.",
+		"gopacket decodes as its documentation begins with, by NewPacket, or into the same layers again and again.",
 		fmt.Sprintf("gVisor is not measured above %d flows: its table has 16,384 buckets.", gvisorMost),
 	}
 	tables := map[int]*table{}
@@ -75,7 +77,8 @@ func microTable(flows, rounds int) (*table, error) {
 	c.add(oursBy32, e.batches(32, dprtest.ACK))
 	c.add(oursBy1, e.batches(1, dprtest.ACK))
 	c.add(oursBy64, e.batches(64, dprtest.ACK))
-	c.add(theGopacket, newGopacket(flows))
+	c.add(theGopacket, newGopacket(flows, false))
+	c.add(theReuse, newGopacket(flows, true))
 	if flows <= gvisorMost {
 		c.add(theGvisor, newGvisor(flows))
 	}
@@ -195,6 +198,7 @@ func microTargets(tables map[int]*table, others *table) []target {
 		atMost("known flow, 1k flows, batch 32, over the floor", tables[1000].median(oursBy32, overFloor), 1.6),
 		atMost("known flow, 1M flows, batch 32, over the floor", tables[1_000_000].median(oursBy32, overFloor), 1.3),
 		atLeast("gopacket + map ÷ ours (known flow, 1k)", tables[1000].median(theGopacket, overOurs), 10),
+		atLeast("the same, gopacket's decoders reused", tables[1000].median(theReuse, overOurs), 10),
 		atLeast("gVisor connection tracking ÷ ours (known flow, 1k)", tables[1000].median(theGvisor, overOurs), 3),
 		atMost("allocations per packet", of(rowPacketAllocs), 0),
 		atMost("allocations per new flow", of(rowFlowAllocs), 0),

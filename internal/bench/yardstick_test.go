@@ -13,7 +13,7 @@ import (
 func TestYardsticksKnowAllFlows(t *testing.T) {
 	const flows = 500
 	order := randomFlows(flows)
-	for _, r := range []runner{newGopacket(flows), newGvisor(flows), newFloor(flows), newLoads(flows)} {
+	for _, r := range []runner{newGopacket(flows, false), newGopacket(flows, true), newGvisor(flows), newFloor(flows), newLoads(flows)} {
 		for i := range 64 {
 			r.run(&order[i])
 		}
