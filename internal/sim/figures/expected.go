@@ -177,7 +177,7 @@ var jobTables = concat(
 	[]jobTable{
 		meanJob("figure 9", "uniform", 1<<16, 1<<16, 400, uniform(1), 7.56, 0.1),
 		meanJob("figure 9", "uniform d=2", 1<<16, 1<<16, 400, uniform(2), 3.35, 0.1),
-		meanJob("figure 9", "uniform d=3", 1<<16, 1<<16, 100, uniform(3), 3.00, 0.1),
+		meanJob("figure 9", "uniform d=3", 1<<16, 1<<16, 400, uniform(3), 3.00, 0.1),
 		meanJob("figure 9", "uniform d=4", 1<<16, 1<<16, 400, uniform(4), 2.81, 0.1),
 		meanJob("figure 10", "ring", 1<<12, 1<<12, 1000, ring(1, 1, lb.ToAny), 12.4, 0.2),
 		meanJob("figure 10", "ring d=2", 1<<12, 1<<12, 600, ring(2, 1, lb.ToAny), 4.12, 0.05),
@@ -214,6 +214,6 @@ func hashFigures() []check {
 			{"Maglev M=65537, n=100, 1 goes: moved", 0.0155, 0.15, 0},
 			{"Maglev M=65537, n=100, 1 goes: needlessly", 0.0055, 0.15, 0},
 			{"Maglev M=65537, n=1000, 10 go: moved", 0.034, 0.15, 0},
-		}, func(_ context.Context, seed uint64) ([]float64, error) { return maglevMoves(seed), nil }},
+		}, func(_ context.Context, _ *runs, seed uint64) ([]float64, error) { return maglevMoves(seed), nil }},
 	}
 }

@@ -9,12 +9,12 @@ import (
 )
 
 // supermarkets are means of two choices among exact counts of a hundred hosts.
-func supermarkets(loads ...float64) func(context.Context, uint64) ([]float64, error) {
-	return func(ctx context.Context, seed uint64) (means []float64, err error) {
+func supermarkets(loads ...float64) func(context.Context, *runs, uint64) ([]float64, error) {
+	return func(ctx context.Context, of *runs, seed uint64) (means []float64, err error) {
 		for _, load := range loads {
 			sc := methods["d=2"].scenario(100, load, 0, 0)
 			sc.Seed, sc.Length = seed, 10_000
-			r, err := sim.Run(ctx, sc, nil)
+			r, err := of.queues(ctx, sc)
 			if err != nil {
 				return nil, err
 			}
@@ -25,29 +25,29 @@ func supermarkets(loads ...float64) func(context.Context, uint64) ([]float64, er
 }
 
 // tail takes a thousand hosts: of a hundred the limit is too far away.
-func tail(ctx context.Context, seed uint64) ([]float64, error) {
+func tail(ctx context.Context, of *runs, seed uint64) ([]float64, error) {
 	sc := methods["d=2"].scenario(1000, 0.9, 0, 0)
 	sc.Seed, sc.Length, sc.Samples = seed, 2000, 1000
-	r, err := sim.Run(ctx, sc, nil)
+	r, err := of.queues(ctx, sc)
 	if err != nil {
 		return nil, err
 	}
 	return append(r.Tail, 0, 0, 0, 0)[1:5], nil
 }
 
-func randomSplit(ctx context.Context, seed uint64) ([]float64, error) {
+func randomSplit(ctx context.Context, of *runs, seed uint64) ([]float64, error) {
 	sc := methods["random"].scenario(100, 0.9, 0, 0)
 	sc.Seed, sc.Length = seed+10, 2*sc.Length // other seeds than the table's line
-	r, err := sim.Run(ctx, sc, nil)
+	r, err := of.queues(ctx, sc)
 	return []float64{r.Mean}, err
 }
 
-func redirects(ctx context.Context, seed uint64) (shares []float64, err error) {
+func redirects(ctx context.Context, of *runs, seed uint64) (shares []float64, err error) {
 	for _, sc := range []sim.Scenario{
 		methods["p2"].scenario(10, 0.9, 1, 0), methods["p2"].scenario(100, 0.9, 10, 0),
 	} {
-		sc.Seed, sc.Length = seed, sc.Length/4
-		r, err := sim.Run(ctx, sc, nil)
+		sc.Seed = seed
+		r, err := of.queues(ctx, sc)
 		if err != nil {
 			return nil, err
 		}
@@ -58,12 +58,12 @@ func redirects(ctx context.Context, seed uint64) (shares []float64, err error) {
 
 // ownCount is how much better two choices get if one of them is the own host, and
 // own redirects are counted.
-func ownCount(ctx context.Context, seed uint64) ([]float64, error) {
+func ownCount(ctx context.Context, of *runs, seed uint64) ([]float64, error) {
 	var means []float64
 	for _, m := range []string{"p2", "d=2"} {
 		sc := methods[m].scenario(100, 0.9, 10, 0)
 		sc.Seed = seed
-		r, err := sim.Run(ctx, sc, nil)
+		r, err := of.queues(ctx, sc)
 		if err != nil {
 			return nil, err
 		}
@@ -74,7 +74,7 @@ func ownCount(ctx context.Context, seed uint64) ([]float64, error) {
 
 // longestArcs estimates the longest arc of rings with one point per host, from the
 // share of keys that the host of the longest arc gets.
-func longestArcs(ctx context.Context, seed uint64) (arcs []float64, err error) {
+func longestArcs(ctx context.Context, _ *runs, seed uint64) (arcs []float64, err error) {
 	for _, x := range []struct{ hosts, rings, keys int }{
 		{1 << 8, 200, 400}, {1 << 12, 60, 200}, {1 << 16, 8, 100},
 	} {

@@ -46,8 +46,8 @@ func (l Line) String() string {
 type check interface {
 	// label says what it is about.
 	label() string
-	// run makes the experiment for one seed.
-	run(ctx context.Context, seed uint64) (measured, error)
+	// run makes the experiment for one seed, or takes what it gave another check.
+	run(ctx context.Context, of *runs, seed uint64) (measured, error)
 	// judge compares. There is a measured for each seed.
 	judge(all []measured) []Line
 }
@@ -70,8 +70,9 @@ func Check(ctx context.Context, w io.Writer, seeds int, only *regexp.Regexp, pro
 	for i := range j.checks {
 		j.all[i], j.left[i] = make([]measured, seeds), seeds
 	}
+	made := new(runs)
 	err = sim.Each(ctx, len(j.checks)*seeds, func(ctx context.Context, n int) error {
-		m, err := j.checks[n/seeds].run(ctx, uint64(n%seeds+1))
+		m, err := j.checks[n/seeds].run(ctx, made, uint64(n%seeds+1))
 		if err == nil {
 			err = j.done(n/seeds, n%seeds, m)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/carom-dpr/carom/internal/sim"
+	"github.com/carom-dpr/carom/lb"
 )
 
 // TestTables checks that every cell of every table can be read and simulated.
@@ -57,7 +58,7 @@ func TestNear(t *testing.T) {
 // with what is not.
 func TestSmallChecks(t *testing.T) {
 	judge := func(c check) Line {
-		m, err := c.run(context.Background(), 1)
+		m, err := c.run(context.Background(), new(runs), 1)
 		require.NoError(t, err)
 		return c.judge([]measured{m})[0]
 	}
@@ -99,4 +100,33 @@ func TestContinuous(t *testing.T) {
 	sc := sim.Scenario{Period: 5}
 	continuous(&sc)
 	require.InDelta(t, 5, sc.Delay+sc.Period/2, 1e-9, "the mean age of what is seen")
+}
+
+// TestRuns checks that figures of one experiment share it, and others do not.
+func TestRuns(t *testing.T) {
+	r, made := new(runs), 0
+	get := func(name string) float64 {
+		m, err := r.of(name, func() (measured, error) {
+			made++
+			return measured{values: []float64{float64(made)}}, nil
+		})
+		require.NoError(t, err)
+		return m.values[0]
+	}
+	require.Equal(t, []float64{1, 2, 1}, []float64{get("a"), get("b"), get("a")})
+	require.Equal(t, 2, made)
+
+	short := jobTable{policy: uniform(2), hosts: 10, conns: 10, trials: 3}
+	other := short
+	other.policy = uniform(3)
+	for _, c := range []check{short, short, other, jobTable{policy: ring(2, 1, lb.ToAny), hosts: 10, conns: 10, trials: 3}} {
+		_, err := c.run(context.Background(), r, 1)
+		require.NoError(t, err)
+	}
+	require.Len(t, r.made, 2+3)
+	for _, seed := range []uint64{1, 2, 1} {
+		_, err := r.queues(context.Background(), sim.Scenario{Hosts: 2, Length: 1, Seed: seed})
+		require.NoError(t, err)
+	}
+	require.Len(t, r.made, 2+3+2)
 }

@@ -75,9 +75,9 @@ func meanJob(source, what string, hosts, conns, trials int, policy func() lb.Pol
 
 func (t jobTable) label() string { return t.source + " " + t.what }
 
-func (t jobTable) run(ctx context.Context, seed uint64) (measured, error) {
+func (t jobTable) run(ctx context.Context, of *runs, seed uint64) (measured, error) {
 	j := sim.Jobs{Policy: t.policy, Hosts: t.hosts, Conns: t.conns, Moving: t.moving}
-	return measured{maxLoads: sim.MaxLoad(j, t.trials, seed)}, ctx.Err()
+	return of.jobs(ctx, j, t.trials, seed)
 }
 
 func (t jobTable) judge(all []measured) []Line {

@@ -149,11 +149,10 @@ type queueCheck struct {
 
 func (q *queueCheck) label() string { return q.source + " " + q.what }
 
-func (q *queueCheck) run(ctx context.Context, seed uint64) (measured, error) {
+func (q *queueCheck) run(ctx context.Context, of *runs, seed uint64) (measured, error) {
 	sc := q.scenario
 	sc.Seed = seed
-	r, err := sim.Run(ctx, sc, nil)
-	r.Series = nil
+	r, err := of.queues(ctx, sc)
 	return measured{result: r}, err
 }
 
@@ -178,7 +177,7 @@ func (q *queueCheck) judge(all []measured) (lines []Line) {
 type valueCheck struct {
 	source string
 	values []value
-	of     func(ctx context.Context, seed uint64) ([]float64, error)
+	of     func(ctx context.Context, of *runs, seed uint64) ([]float64, error)
 }
 
 type value struct {
@@ -188,8 +187,8 @@ type value struct {
 
 func (v *valueCheck) label() string { return v.source + " " + v.values[0].what }
 
-func (v *valueCheck) run(ctx context.Context, seed uint64) (measured, error) {
-	x, err := v.of(ctx, seed)
+func (v *valueCheck) run(ctx context.Context, of *runs, seed uint64) (measured, error) {
+	x, err := v.of(ctx, of, seed)
 	return measured{values: x}, err
 }
 
