@@ -68,9 +68,7 @@ func (p *affinity) Pick(f Flow, _ time.Duration) Choice {
 		return Choice{}
 	}
 	d, best := draws(f.Conn), lightest{host: -1}
-	for _, i := range of[1:] {
-		best.offer(int(i), &p.hosts[i], &d)
-	}
+	best.offerAll(of[1:], p.hosts, &d)
 	if best.host >= 0 && best.beats(&p.hosts[of[0]], p.margin) {
 		return to(best.host, p.self)
 	}

@@ -74,8 +74,22 @@ type lightest struct {
 // offer takes host i in if it is lighter than what there is. Of k hosts that are
 // equal each is kept with probability 1/k (reservoir sampling), so that neither
 // the first nor the last of several idle hosts gets everything.
-func (l *lightest) offer(i int, h *Host, d *draws) {
-	load, weight := h.Estimate()+1, int64(h.Weight)
+func (l *lightest) offer(i int, h *Host, d *draws) { l.take(i, h.Estimate(), h, d) }
+
+// offerAll offers several hosts. It looks at the counts of all before it compares any:
+// with many hosts these are far from the processor, and what it waits for overlaps.
+func (l *lightest) offerAll(list []int32, hosts []Host, d *draws) {
+	var counts [MaxD]int64
+	for k, i := range list {
+		counts[k] = hosts[i].Estimate()
+	}
+	for k, i := range list {
+		l.take(int(i), counts[k], &hosts[i], d)
+	}
+}
+
+func (l *lightest) take(i int, conns int64, h *Host, d *draws) {
+	load, weight := conns+1, int64(h.Weight)
 	switch order := l.order(load, weight); {
 	case order < 0:
 		*l = lightest{host: i, load: load, weight: weight, ties: 1}

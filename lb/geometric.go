@@ -124,9 +124,14 @@ type geometric struct {
 func (p *geometric) Pick(f Flow, _ time.Duration) Choice {
 	var room [MaxD]int32
 	d, best, at := draws(f.Conn^1), lightest{host: -1}, int32(0) // ^1: not the points' draws
-	for _, site := range p.sites(f, &room) {
+	sites := p.sites(f, &room)
+	var counts [MaxD]int64 // see lightest.offerAll
+	for k, site := range sites {
+		counts[k] = p.hosts[p.owner[site]].Estimate()
+	}
+	for k, site := range sites {
 		i := int(p.owner[site])
-		load, weight := p.hosts[i].Estimate()+1, int64(p.hosts[i].Weight)
+		load, weight := counts[k]+1, int64(p.hosts[i].Weight)
 		switch order := best.order(load, weight); {
 		case order < 0:
 			best, at = lightest{host: i, load: load, weight: weight, ties: 1}, site

@@ -44,9 +44,10 @@ type powerOfD struct {
 func (p *powerOfD) Pick(f Flow, _ time.Duration) Choice {
 	var set [MaxD]int32
 	d, best := draws(f.Conn), lightest{host: -1}
-	for _, k := range d.subset(p.draw, len(p.peers), &set) {
-		i := int(p.peers[k])
-		best.offer(i, &p.hosts[i], &d)
+	some := d.subset(p.draw, len(p.peers), &set)
+	for n, k := range some {
+		some[n] = p.peers[k]
 	}
+	best.offerAll(some, p.hosts, &d)
 	return p.settle(&best, p.margin)
 }

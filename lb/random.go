@@ -1,9 +1,6 @@
 package lb
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 // Random gives each connection to a random eligible host, the own one included,
 // in proportion to the weights.
@@ -40,11 +37,11 @@ func (p *random) Pick(f Flow, _ time.Duration) Choice {
 
 // ready lists the eligible hosts, the own one included, in the snapshot's order.
 func ready(s *Snapshot) []int32 {
-	c := candidatesOf(s)
-	all := c.peers
-	if c.home >= 0 {
-		all = append(all, int32(c.home))
+	all := make([]int32, 0, len(s.Hosts))
+	for i := range s.Hosts {
+		if s.Hosts[i].Eligible() {
+			all = append(all, int32(i))
+		}
 	}
-	slices.Sort(all)
 	return all
 }

@@ -53,7 +53,8 @@ func pointsOr(points, def int) int {
 
 // ring is a circle of 2^64 places, with points sorted by place. As points are
 // spread evenly, a key's successor is found by its high bits: first has for each
-// of at least as many buckets as there are points the first point in or after it.
+// of at least as many buckets as there are points the first point in or after it,
+// and at last their number.
 // Four times as many spare most keys a second look, as long as they fit a cache
 // (2^16 of them have 256 KiB).
 type ring struct {
@@ -75,9 +76,6 @@ func newRing(m members, points int) *ring {
 			r.points = append(r.points, point{n.next(), h.host})
 		}
 	}
-	slices.SortFunc(r.points, func(a, b point) int {
-		return cmp.Or(cmp.Compare(a.place, b.place), cmp.Compare(a.owner, b.owner))
-	})
 	r.index()
 	return r
 }
@@ -87,18 +85,30 @@ func pointsOf(weight, heaviest uint16, points int) int {
 	return max(1, (2*int(weight)*points+int(heaviest))/(2*int(heaviest)))
 }
 
+// index puts the points into their buckets, and those of each in order.
 func (r *ring) index() {
 	width := bits.Len(uint(len(r.points)))
 	width = max(width, min(width+2, 16))
 	r.shift = 64 - width
-	r.first = make([]int32, 1<<width)
-	at := int32(0)
-	for b := range r.first {
-		for int(at) < len(r.points) && r.points[at].place>>r.shift < uint64(b) {
-			at++
-		}
-		r.first[b] = at
+	r.first = make([]int32, 1<<width+1)
+	for i := range r.points {
+		r.first[r.points[i].place>>r.shift+1]++
 	}
+	for b := range r.first[1:] {
+		r.first[b+1] += r.first[b]
+	}
+	next, points := slices.Clone(r.first), make([]point, len(r.points))
+	for _, p := range r.points {
+		at := &next[p.place>>r.shift]
+		points[*at] = p
+		*at++
+	}
+	for b := range r.first[1:] {
+		slices.SortFunc(points[r.first[b]:r.first[b+1]], func(a, b point) int {
+			return cmp.Or(cmp.Compare(a.place, b.place), cmp.Compare(a.owner, b.owner))
+		})
+	}
+	r.points = points
 }
 
 // next returns the point that is at x or comes next, going round. There must be

@@ -1,6 +1,7 @@
 package lb
 
 import (
+	"cmp"
 	"slices"
 	"sort"
 	"time"
@@ -72,7 +73,7 @@ func (p StaleLoad) Build(s *Snapshot) Picker {
 		q.k = min(p.K, MaxD)
 		return q
 	}
-	q.levels = q.level(q.all, make(levels, 0, len(q.all)))
+	q.fill()
 	if p.Rule == AggressiveLI {
 		return q
 	}
@@ -87,12 +88,9 @@ func (p StaleLoad) Build(s *Snapshot) Picker {
 
 // table draws from all hosts by their shares at a time since the snapshot.
 func (p *staleLoad) table(since time.Duration) alias {
-	shares, who := make([]float64, len(p.all)), make([]int32, len(p.all))
-	p.shares(p.levels, since, shares)
-	for k := range p.levels {
-		who[k] = p.levels[k].host
-	}
-	return newAlias(who, shares)
+	shares := make([]float64, len(p.all))
+	p.shares(p.levels, p.all, since, shares)
+	return newAlias(p.all, shares)
 }
 
 func (p StaleLoad) prepare(s *Snapshot) *staleLoad {
@@ -105,32 +103,24 @@ func (p StaleLoad) prepare(s *Snapshot) *staleLoad {
 	if p.Period <= 0 {
 		p.Period = stalePeriod
 	}
-	all := ready(s)
 	q := &staleLoad{
-		rule: p.Rule, all: all, hosts: s.Hosts, self: s.Self, taken: s.Taken, age: meanAge(s, all),
+		rule: p.Rule, all: ready(s), hosts: s.Hosts, self: s.Self, taken: s.Taken,
 		period: p.Period, rate: p.Load / float64(p.Service),
 	}
-	for _, i := range all {
-		q.scale += float64(s.Hosts[i].Weight)
-	}
-	q.scale = float64(len(all)) / q.scale
-	return q
-}
-
-// meanAge is that of the peers' reports.
-func meanAge(s *Snapshot, all []int32) time.Duration {
-	sum, n := time.Duration(0), time.Duration(0)
-	for _, i := range all {
+	weights, age, peers := 0.0, time.Duration(0), time.Duration(0)
+	for _, i := range q.all {
+		weights += float64(s.Hosts[i].Weight)
 		if int(i) != s.Self {
-			sum, n = sum+s.Hosts[i].Age, n+1
+			age, peers = age+s.Hosts[i].Age, peers+1
 		}
 	}
-	return sum / max(n, 1)
+	q.scale, q.age = float64(len(q.all))/weights, age/max(peers, 1)
+	return q
 }
 
 type staleLoad struct {
 	rule   Interpretation
-	all    []int32 // the eligible hosts
+	all    []int32 // the eligible hosts; in the order of levels, if k is 0
 	hosts  []Host
 	self   int
 	k      int
@@ -138,7 +128,7 @@ type staleLoad struct {
 	scale  float64 // one over the mean weight
 	rate   float64 // connections per nanosecond that come to a host of that weight
 	period time.Duration
-	age    time.Duration // of reports, when the snapshot was taken
+	age    time.Duration // of the peers' reports on average, when the snapshot was taken
 	taken  time.Duration
 	steps  [agedSteps]alias // of AgedLI, if k is 0: by the time since
 }
@@ -159,7 +149,7 @@ func (p *staleLoad) Pick(f Flow, now time.Duration) Choice {
 		step := min(int64(since*agedSteps/p.period), agedSteps-1)
 		return to(p.steps[step].at(d.next()), p.self)
 	}
-	return to(p.levelled(p.levels, since, &d), p.self)
+	return to(p.levelled(p.levels, p.all, since, &d), p.self)
 }
 
 // few chooses among k random hosts.
@@ -172,44 +162,46 @@ func (p *staleLoad) few(since time.Duration, d *draws) int {
 	}
 	l := p.level(some, room[:0])
 	if p.rule == AggressiveLI {
-		return p.levelled(l, since, d)
+		return p.levelled(l, some, since, d)
 	}
-	return p.draw(l, since, d)
+	return p.draw(l, some, since, d)
 }
 
 // levelled takes one of the hosts that are level by now.
-func (p *staleLoad) levelled(l levels, since time.Duration, d *draws) int {
-	return l.among(l.reach(p.arrivals(l, p.age+since)), d.unit())
+func (p *staleLoad) levelled(l levels, hosts []int32, since time.Duration, d *draws) int {
+	return int(hosts[l.among(l.reach(p.arrivals(l, p.age+since)), d.unit())])
 }
 
 // draw takes one of a few hosts by its share.
-func (p *staleLoad) draw(l levels, since time.Duration, d *draws) int {
+func (p *staleLoad) draw(l levels, hosts []int32, since time.Duration, d *draws) int {
 	var shares [MaxD]float64
 	sum := 0.0
-	p.shares(l, since, shares[:len(l)])
-	for _, share := range shares[:len(l)] {
+	p.shares(l, hosts, since, shares[:])
+	for _, share := range shares[:len(hosts)] {
 		sum += share
 	}
 	x := d.unit() * sum
-	for k := range l {
-		if x -= shares[k]; x < 0 {
-			return int(l[k].host)
+	for at, i := range hosts {
+		if x -= shares[at]; x < 0 {
+			return int(i)
 		}
 	}
-	return int(l[0].host)
+	return int(hosts[l[0].first])
 }
 
 // shares sets the part of the connections that each host is to have, before they
 // are made to add up to 1.
-func (p *staleLoad) shares(l levels, since time.Duration, shares []float64) {
+func (p *staleLoad) shares(l levels, hosts []int32, since time.Duration, shares []float64) {
 	conns := max(p.arrivals(l, p.period), fewest)
-	surface, part := l.surface(conns), 1/conns
+	surface := l.surface(conns)
 	for k := range l {
-		if p.rule == AgedLI {
-			conns = max(p.arrivals(l, p.hosts[l[k].host].Age+since), fewest)
-			surface, part = l.surface(conns), 1/conns
+		for at := l[k].first; at < l[k].first+l[k].hosts; at++ {
+			if p.rule == AgedLI {
+				conns = max(p.arrivals(l, p.hosts[hosts[at]].Age+since), fewest)
+				surface = l.surface(conns)
+			}
+			shares[at] = l[k].share(surface) / conns
 		}
-		shares[k] = part * l.share(k, surface)
 	}
 }
 
@@ -218,43 +210,90 @@ func (p *staleLoad) arrivals(l levels, over time.Duration) float64 {
 	return p.rate * float64(over) * l[len(l)-1].capacities
 }
 
-// level sorts the hosts into l, which has room for them. Vessels are written field
-// by field: to copy one that was just made in parts stalls a processor's loads.
+// level puts each of a few hosts into l, which has room for them, on the packet path.
+// Vessels are written field by field: to copy one that was just made in parts stalls a
+// processor's loads.
 func (p *staleLoad) level(hosts []int32, l levels) levels {
-	for _, i := range hosts {
+	for at, i := range hosts {
 		h := &p.hosts[i]
 		l = l[:len(l)+1]
 		v := &l[len(l)-1]
-		v.host, v.load, v.capacity = i, float64(h.Estimate()), float64(h.Weight)*p.scale
+		v.load, v.capacity, v.first, v.hosts = float64(h.Estimate()), float64(h.Weight)*p.scale, int32(at), 1
 	}
-	l.sort()
+	for k := range l {
+		for ; k > 0 && l[k].compare(&l[k-1]) < 0; k-- {
+			v, w := &l[k], &l[k-1]
+			v.load, v.capacity, v.first, w.load, w.capacity, w.first = w.load, w.capacity, w.first, v.load, v.capacity, v.first
+		}
+	}
 	l.sum()
 	return l
 }
 
+// fill makes the levels of all hosts, and puts these in the order of their levels.
+func (p *staleLoad) fill() {
+	l, of := p.alike()
+	order := make([]int32, len(l)) // of the levels
+	for g := range order {
+		order[g] = int32(g)
+	}
+	slices.SortFunc(order, func(a, b int32) int { return l[a].compare(&l[b]) })
+	first := int32(0)
+	for _, g := range order {
+		l[g].first = first
+		first += l[g].hosts
+		p.levels = append(p.levels, l[g])
+	}
+	sorted := make([]int32, len(p.all))
+	for at, g := range of {
+		sorted[l[g].first] = p.all[at]
+		l[g].first++
+	}
+	p.all = sorted
+	p.levels.sum()
+}
+
+// alike makes a level of all hosts of one load and weight, and says of each host
+// which one is its.
+func (p *staleLoad) alike() (l levels, of []int32) {
+	type kind struct {
+		load   int64
+		weight uint16
+	}
+	found := map[kind]int32{}
+	var seen [256]struct { // what was found last, by a hash: it spares most looks into the map
+		kind
+		level int32
+	}
+	of = make([]int32, len(p.all))
+	for at, i := range p.all {
+		is := kind{p.hosts[i].Estimate(), p.hosts[i].Weight}
+		last := &seen[(uint64(is.load)<<16|uint64(is.weight))*0x9e3779b97f4a7c15>>56]
+		if last.kind != is {
+			g, known := found[is]
+			if !known {
+				g = int32(len(l))
+				found[is], l = g, append(l, level{load: float64(is.load), capacity: float64(is.weight) * p.scale})
+			}
+			last.kind, last.level = is, g
+		}
+		of[at] = last.level
+		l[last.level].hosts++
+	}
+	return l, of
+}
+
 // levels is hosts as vessels of different width and filling, the lowest first, into
-// which connections are poured.
+// which connections are poured. Vessels that are alike can be one level: of ten
+// thousand hosts there are a few dozen.
 type levels []level
 
 type level struct {
-	host           int32
-	load, capacity float64
+	load, capacity float64 // of each of its hosts
+	first, hosts   int32   // where they begin in the list of hosts, and how many they are
 	// Sums up to here, and the connections that it takes to bring all the hosts
-	// before up to this one's level.
+	// before up to this level.
 	loads, capacities, cost float64
-}
-
-func (l levels) sort() {
-	if len(l) > MaxD {
-		slices.SortFunc(l, func(a, b level) int { return a.compare(&b) })
-		return
-	}
-	for k := range l { // a few, on the packet path
-		for ; k > 0 && l[k].compare(&l[k-1]) < 0; k-- {
-			v, w := &l[k], &l[k-1]
-			v.host, v.load, v.capacity, w.host, w.load, w.capacity = w.host, w.load, w.capacity, v.host, v.load, v.capacity
-		}
-	}
 }
 
 func (v *level) compare(o *level) int {
@@ -264,7 +303,7 @@ func (v *level) compare(o *level) int {
 	case a > b:
 		return 1
 	}
-	return int(v.host - o.host)
+	return cmp.Compare(v.load, o.load)
 }
 
 // sum sets the sums.
@@ -272,13 +311,14 @@ func (l levels) sum() {
 	loads, capacities := 0.0, 0.0
 	for k := range l {
 		v := &l[k]
-		loads, capacities = loads+v.load, capacities+v.capacity
+		loads += v.load * float64(v.hosts)
+		capacities += v.capacity * float64(v.hosts)
 		v.loads, v.capacities = loads, capacities
 		v.cost = v.load/v.capacity*capacities - loads
 	}
 }
 
-// reach returns how many hosts get wet if so many connections are poured.
+// reach returns how many levels get wet if so many connections are poured.
 func (l levels) reach(conns float64) int {
 	conns += rounding * (1 + l[len(l)-1].loads)
 	return max(1, sort.Search(len(l), func(k int) bool { return l[k].cost > conns }))
@@ -294,17 +334,18 @@ func (l levels) surface(conns float64) float64 {
 	return (last.loads + conns) / last.capacities
 }
 
-// share is how many connections go to the k-th host.
-func (l levels) share(k int, surface float64) float64 {
-	return max(surface*l[k].capacity-l[k].load, 0)
+// share is how many connections go to each host of the level.
+func (v *level) share(surface float64) float64 {
+	return max(surface*v.capacity-v.load, 0)
 }
 
-// among returns one of the first m hosts by their capacities; x is from 0 to 1.
-func (l levels) among(m int, x float64) int {
-	k := int(x * float64(m)) // right if capacities are equal
+// among returns where one of the hosts of the first m levels is in the list, by their
+// capacities; x is from 0 to 1.
+func (l levels) among(m int, x float64) int32 {
 	x *= l[m-1].capacities
-	if l[k].capacities <= x || k > 0 && l[k-1].capacities > x {
-		k = sort.Search(m-1, func(k int) bool { return l[k].capacities > x })
+	k := sort.Search(m-1, func(k int) bool { return l[k].capacities > x })
+	if k > 0 {
+		x -= l[k-1].capacities
 	}
-	return int(l[k].host)
+	return l[k].first + min(int32(x/l[k].capacity), l[k].hosts-1)
 }
