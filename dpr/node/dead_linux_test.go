@@ -1,8 +1,12 @@
 package node_test
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"errors"
 	"io"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -62,6 +66,110 @@ func TestDeadHost(t *testing.T) {
 		require.NotZero(t, a.node.Status().Engine.Resets)
 		for _, c := range others {
 			require.NoError(t, c.echo())
+		}
+	})
+}
+
+// A transfer goes on, in rounds of a mebibyte, until it fails or is stopped.
+type transfer struct {
+	*conn
+	moved atomic.Int64
+	stop  atomic.Bool
+	done  chan error
+}
+
+// transfer connects to a host, of which another one serves, and loads up or down.
+func (w *world) transfer(t *testing.T, to *host, served string, op byte) *transfer {
+	t.Helper()
+	x := &transfer{conn: servedBy(t, w.client, to.at(port), served), done: make(chan error, 1)}
+	go func() { x.done <- x.run(op) }()
+	return x
+}
+
+func (x *transfer) run(op byte) error {
+	for !x.stop.Load() {
+		sum := sha256.New()
+		in, out := io.Reader(x), io.Writer(sum)
+		if op == opUpload {
+			in, out = stream(mebibyte), io.MultiWriter(x, sum)
+		}
+		if err := x.ask(op, mebibyte); err != nil {
+			return err
+		}
+		if err := x.pace(out, in); err != nil {
+			return err
+		}
+		got := make([]byte, sha256.Size)
+		if _, err := io.ReadFull(x, got); err != nil {
+			return err
+		}
+		if !bytes.Equal(sum.Sum(nil), got) {
+			return errors.New("what arrived is not what was sent")
+		}
+	}
+	return nil
+}
+
+// pace moves a mebibyte so slowly that many transfers leave the machine time.
+func (x *transfer) pace(to io.Writer, from io.Reader) error {
+	const chunk = 32 << 10
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for range mebibyte / chunk {
+		<-tick.C
+		n, err := io.CopyN(to, from, chunk)
+		x.moved.Add(n)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// One of five hosts loses its power in the midst of transfers. The clients of what it
+// served, and of what was dialled at it and others serve, are reset; nobody else
+// notices anything.
+func TestPowerCut(t *testing.T) {
+	eachFamily(t, func(t *testing.T, v6 bool) {
+		w := newWorld(t, v6, "a", "b", "c", "d", "e")
+		for name, to := range map[string]string{"a": "b", "b": "c", "c": "d", "d": "", "e": "c"} {
+			h := w.hosts[name]
+			h.serve(t, port)
+			h.open(t, h.role(to).config())
+		}
+		w.await(t)
+		var served, entered, others []*transfer
+		for range 2 {
+			for _, op := range []byte{opUpload, opDownload} {
+				served = append(served, w.transfer(t, w.hosts["a"], "b", op))
+				entered = append(entered, w.transfer(t, w.hosts["b"], "c", op))
+				others = append(others, w.transfer(t, w.hosts["c"], "d", op),
+					w.transfer(t, w.hosts["d"], "d", op), w.transfer(t, w.hosts["e"], "c", op))
+			}
+		}
+		for _, x := range slices.Concat(served, entered, others) {
+			eventually(t, "it is under way", func() bool { return x.moved.Load() > 3*mebibyte/2 })
+		}
+		w.hosts["b"].unplug(t)
+		for _, name := range []string{"a", "c", "d", "e"} {
+			eventually(t, "b is down", func() bool { return member(w.hosts[name].node, "b").State == loadinfo.Down })
+		}
+		began := time.Now()
+		for _, x := range served {
+			_ = x.ask(opDownload, 1) // their next packet, of those that would only listen
+		}
+		for _, x := range slices.Concat(served, entered) {
+			require.True(t, isReset(<-x.done))
+		}
+		t.Logf("all are reset %v after the host was known to be dead", time.Since(began))
+		status := w.hosts["c"].node.Status()
+		require.EqualValues(t, len(entered), status.Aborted)
+		require.Zero(t, w.hosts["d"].node.Status().Aborted)
+		for _, x := range others {
+			was := x.moved.Load()
+			eventually(t, "others go on", func() bool { return x.moved.Load() > was+2*mebibyte })
+			x.stop.Store(true)
+			require.NoError(t, <-x.done)
 		}
 	})
 }

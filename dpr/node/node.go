@@ -29,6 +29,7 @@ type Node struct {
 	// confirmer is nil where connections cannot be confirmed.
 	confirmer *confirm.Confirmer
 	prober    *prober
+	aborted   atomic.Uint64 // see abandon
 	// current is the configuration in force. Whoever changes it, or makes the parts
 	// follow it, holds wiring.
 	current atomic.Pointer[setup]
@@ -290,6 +291,7 @@ func (n *Node) followPeers(members []loadinfo.Member) error {
 	if maps.EqualFunc(n.peers, next, sameWiring) {
 		return nil
 	}
+	n.abandon(members, next)
 	if err := n.wire(n.current.Load(), next); err != nil {
 		return err
 	}

@@ -195,7 +195,7 @@ func (l *linux) openMeter() error {
 	if err != nil {
 		return errors.Join(err, m.Close())
 	}
-	l.host.Lives = look.lives
+	l.host.Lives, l.host.Abort = look.lives, look.diag.Abort
 	l.host.SetServices = func(list []dpr.Service) error {
 		if err := l.checkInterfaces(list); err != nil {
 			return err

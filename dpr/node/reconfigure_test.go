@@ -57,7 +57,8 @@ type changing struct {
 	refuse error // of the next SetServices
 }
 
-func newChanging(t *testing.T, network *dprtest.Network, name string, number byte) *changing {
+// newChanging makes the host of that number among so many.
+func newChanging(t *testing.T, network *dprtest.Network, name string, number, hosts byte) *changing {
 	t.Helper()
 	c := &changing{addrs: [2]netip.Addr{{}, netip.AddrFrom4([4]byte{198, 18, 2, number})}}
 	c.addrs[0] = netip.AddrFrom4([4]byte{198, 18, 0, number})
@@ -65,7 +66,11 @@ func newChanging(t *testing.T, network *dprtest.Network, name string, number byt
 	stack := newStack(network, name, c.addrs[0], c.captures)
 	under, err := network.Join(dprtest.Link{MTU: 1500}, tunnel)
 	require.NoError(t, err)
-	c.tunnel, err = gue.NewOverIP(gue.Config{Listen: []netip.AddrPort{netip.AddrPortFrom(tunnel, gue.Port)}}, under)
+	var take func(dpr.PeerID, []byte)
+	c.tunnel, err = gue.NewOverIP(gue.Config{
+		Listen:  []netip.AddrPort{netip.AddrPortFrom(tunnel, gue.Port)},
+		Control: func(from dpr.PeerID, message []byte) { take(from, message) },
+	}, under)
 	require.NoError(t, err)
 	conn, err := stack.ListenPacket(netip.AddrPortFrom(c.addrs[0], 6082))
 	require.NoError(t, err)
@@ -73,9 +78,11 @@ func newChanging(t *testing.T, network *dprtest.Network, name string, number byt
 		ID:       name,
 		Addr:     tunnel,
 		Services: []node.Service{{Name: "web", Port: 80, PortEnd: 81, Addrs: c.addrs[:1]}},
-		Report:   []netip.AddrPort{netip.MustParseAddrPort("198.18.0.1:6082"), netip.MustParseAddrPort("198.18.0.2:6082")},
 		Keys:     []loadinfo.Key{{ID: 1, Secret: make([]byte, 32)}},
 		Period:   changingPeriod,
+	}
+	for n := range hosts {
+		c.cfg.Report = append(c.cfg.Report, netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 18, 0, n + 1}), 6082))
 	}
 	n, err := node.New(c.cfg, node.Host{
 		Devices:     []dpr.Device{stack.TUN()},
@@ -87,11 +94,24 @@ func newChanging(t *testing.T, network *dprtest.Network, name string, number byt
 		SetAliases:  stack.SetAliases,
 		SetServices: c.setServices,
 		SetKeys:     func(keys []loadinfo.Key) error { c.keys = keys; return nil },
+		Control:     c.tunnel.Control,
+		TakeControl: func(f func(dpr.PeerID, []byte)) { take = f },
+		Lives:       c.lives,
+		Abort:       func(lost []netip.Addr) (int, error) { return stack.Abort(lost), nil },
 	})
 	require.NoError(t, err)
 	c.memoryHost = &memoryHost{stack, n}
 	c.served = []dpr.Service{{Name: "web", Proto: dpr.TCP, Port: 80, PortEnd: 81, Addrs: c.addrs[:1]}}
 	return c
+}
+
+func (c *changing) lives(flows []dpr.Question, lives []dpr.Life) error {
+	for i, f := range flows {
+		if lives[i] = dpr.Gone; c.stack.Connected(f.Dialled, f.Client) {
+			lives[i] = dpr.Open
+		}
+	}
+	return nil
 }
 
 func (c *changing) setPeers(peers []node.Peer) error {
@@ -161,7 +181,7 @@ type pair struct {
 func newPair(t *testing.T) *pair {
 	ctx, cancel := context.WithCancel(context.Background())
 	network := dprtest.NewNetwork(1)
-	p := &pair{t: t, a: newChanging(t, network, "a", 1), b: newChanging(t, network, "b", 2)}
+	p := &pair{t: t, a: newChanging(t, network, "a", 1, 2), b: newChanging(t, network, "b", 2, 2)}
 	client := newStack(network, "client", netip.MustParseAddr("198.18.0.101"), nil)
 	var running sync.WaitGroup
 	for _, run := range []func(context.Context) error{

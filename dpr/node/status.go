@@ -59,6 +59,9 @@ type Status struct {
 	Reports loadinfo.Stats
 	// Confirm counts what peers were asked about the connections that they serve.
 	Confirm confirm.Stats
+	// Aborted counts connections that this host served and ended, since the peer that
+	// they were dialled at was dead.
+	Aborted uint64
 	// Capture counts the packets that came to this host, before the engine. It is zero
 	// where the host does not count them, and once Run has ended.
 	Capture hostnet.Stats
@@ -103,6 +106,7 @@ func (n *Node) Status() Status {
 		Engine:   n.engine.Stats(),
 		Reports:  n.reports.Stats(),
 		Confirm:  n.confirmation(),
+		Aborted:  n.aborted.Load(),
 	}
 	s.Paths = n.prober.all()
 	n.host.count(&s)

@@ -134,6 +134,7 @@ func (m *machine) open(cfg node.Config) (*node.Node, error) {
 			}
 			return nil
 		},
+		Abort: func(lost []netip.Addr) (int, error) { return len(lost), nil },
 		Capture: func() (hostnet.Stats, error) {
 			m.mu.Lock()
 			defer m.mu.Unlock()

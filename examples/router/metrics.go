@@ -80,6 +80,8 @@ var (
 
 	descReset = newDesc("connections_reset_total", "Connections that were reset because the peer that served them was gone.")
 
+	descAborted = newDesc("connections_aborted_total", "Connections served here that were reset because the peer that they were dialled at was dead.")
+
 	descAsked        = newDesc("confirm_asked_connections_total", "Connections that peers were asked about.")
 	descTold         = newDesc("confirm_told_connections_total", "Connections of which peers said something when asked.")
 	descGone         = newDesc("confirm_gone_connections_total", "Connections of which peers said that they are not there.")
@@ -208,6 +210,7 @@ func (to sink) engine(s *node.Status) {
 	to.count(descUnknown, s.Engine.Unknown)
 	to.count(descErrors, s.Engine.Errors)
 	to.count(descReset, s.Engine.Resets)
+	to.count(descAborted, s.Aborted)
 }
 
 func (to sink) confirm(s *confirm.Stats) {

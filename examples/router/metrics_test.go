@@ -254,6 +254,13 @@ var causes = []struct {
 		s.pass(6)
 	}},
 
+	{"carom_connections_aborted_total", func(s *scene) {
+		s.quiet.Store(true)
+		s.pass(20)
+		s.quiet.Store(false)
+		s.pass(6)
+	}},
+
 	{"carom_capture_packets_total not-service", func(s *scene) { s.change(func(m *machine) { m.capture.NotService++ }) }},
 	{"carom_capture_packets_total local-socket", func(s *scene) { s.change(func(m *machine) { m.capture.LocalSocket++ }) }},
 	{"carom_capture_packets_total captured-syn", func(s *scene) { s.change(func(m *machine) { m.capture.CapturedSYN++ }) }},
@@ -353,14 +360,19 @@ func TestEveryCounterMoves(t *testing.T) {
 func TestStatusCounts(t *testing.T) {
 	view, err := json.Marshal(newStatus(node.Status{
 		Engine:  dpr.Stats{Errors: 1, Resets: 2},
+		Aborted: 12,
 		Confirm: confirm.Stats{Asked: 3, Told: 4, Gone: 5, Answered: 6, Dropped: 7},
 		Tunnel:  node.TunnelStats{Sent: 8, Received: 9, ControlsSent: 10, ControlsReceived: 11},
 	}, time.Now()))
 	require.NoError(t, err)
-	var s struct{ Packets, Confirm, Tunnel map[string]any }
+	var s struct {
+		Packets, Confirm, Tunnel map[string]any
+		Aborted                  int `json:"connections_aborted"`
+	}
 	require.NoError(t, json.Unmarshal(view, &s))
 	require.EqualValues(t, 1, s.Packets["errors_sent"])
 	require.EqualValues(t, 2, s.Packets["connections_reset"])
+	require.Equal(t, 12, s.Aborted)
 	require.Equal(t, map[string]any{
 		"asked_connections": 3.0, "told_connections": 4.0, "gone_connections": 5.0,
 		"answered_connections": 6.0, "dropped_messages": 7.0,

@@ -19,6 +19,7 @@ type status struct {
 	Paths    map[string][]path        `json:"paths"` // by peer
 	Flows    map[string]int           `json:"flows"`
 	Packets  packetStatus             `json:"packets"`
+	Aborted  uint64                   `json:"connections_aborted"`
 	Confirm  confirmStatus            `json:"confirm"`
 	Capture  map[string]uint64        `json:"capture"`
 	Tunnel   tunnelStatus             `json:"tunnel"`
@@ -105,6 +106,7 @@ func newStatus(s node.Status, now time.Time) status {
 		Paths:    make(map[string][]path),
 		Flows:    make(map[string]int),
 		Packets:  newPacketStatus(&s.Engine),
+		Aborted:  s.Aborted,
 		Capture:  captured(&s.Capture),
 		Confirm:  confirmStatus(s.Confirm),
 		Tunnel: tunnelStatus{

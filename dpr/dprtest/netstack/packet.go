@@ -9,7 +9,6 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
-	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
 // destination returns the destination address of an IP packet, the zero Addr if
@@ -49,18 +48,7 @@ func complete(p *dpr.Packet) {
 // the packet belongs to, in a state other than LISTEN and TIME_WAIT.
 func (h *Host) holds(b []byte) bool {
 	id, proto, ok := tcpFlow(b)
-	if !ok {
-		return false
-	}
-	ep, ok := h.stack.FindTransportEndpoint(proto, header.TCPProtocolNumber, id, wireNIC).(tcpip.Endpoint)
-	if !ok {
-		return false
-	}
-	switch tcp.EndpointState(ep.State()) {
-	case tcp.StateListen, tcp.StateTimeWait:
-		return false
-	}
-	return true
+	return ok && h.connected(proto, id)
 }
 
 // tcpFlow returns the connection of a TCP packet as this host's end sees it. A
