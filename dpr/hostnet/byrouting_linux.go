@@ -109,7 +109,7 @@ func (n *Net) syncCapture() error {
 		return err
 	}
 	if capturing {
-		err = errors.Join(n.syncRouteToTUN(true), n.moveLocal(true))
+		err = errors.Join(n.syncRouteToTUN(netlink.FAMILY_V4, n.captureTable(), new(netlink.Route)), n.moveLocal(true))
 	}
 	for _, h := range have {
 		if !slices.ContainsFunc(want, func(w netlink.Rule) bool { return sameCapture(h, w) }) {
@@ -122,7 +122,7 @@ func (n *Net) syncCapture() error {
 		}
 	}
 	if !capturing {
-		err = errors.Join(err, n.moveLocal(false), n.syncRouteToTUN(false))
+		err = errors.Join(err, n.moveLocal(false), n.syncRouteToTUN(netlink.FAMILY_V4, n.captureTable(), nil))
 	}
 	if err != nil {
 		return fmt.Errorf("capture by routing: %w", err)
@@ -130,26 +130,37 @@ func (n *Net) syncCapture() error {
 	return nil
 }
 
-// syncRouteToTUN keeps the only route of the table of capture. What a killed process
-// had there went with its TUN.
-func (n *Net) syncRouteToTUN(wanted bool) error {
-	routes, err := n.routes(netlink.FAMILY_V4, n.captureTable())
+// syncRouteToTUN makes the only route of a table that to the TUN, with the given one's
+// metrics; without one there is none. What a killed process had there went with its TUN.
+func (n *Net) syncRouteToTUN(family, table int, route *netlink.Route) error {
+	routes, err := n.routes(family, table)
 	if err != nil {
 		return err
 	}
-	everywhere := &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}
-	route := netlink.Route{
-		Family: netlink.FAMILY_V4, Table: n.captureTable(), Protocol: protocol, Type: unix.RTN_UNICAST,
-		Scope: netlink.SCOPE_LINK, LinkIndex: n.tun.Attrs().Index, Dst: everywhere,
+	there := false
+	for _, r := range routes {
+		if r.Protocol != protocol || r.LinkIndex != n.tun.Attrs().Index {
+			continue
+		}
+		if route != nil && r.MTU == route.MTU && r.AdvMSS == route.AdvMSS {
+			there = true
+		} else if err := ignore(n.nl.RouteDel(&r), unix.ESRCH); err != nil {
+			return fmt.Errorf("remove route %v: %w", r, err)
+		}
 	}
-	there := slices.ContainsFunc(routes, func(r netlink.Route) bool {
-		return r.Protocol == protocol && r.LinkIndex == route.LinkIndex && r.Type == route.Type
+	if route == nil || there {
+		return nil
+	}
+	everywhere, scope := &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}, netlink.SCOPE_LINK
+	if family == netlink.FAMILY_V6 {
+		everywhere, scope = &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}, netlink.SCOPE_UNIVERSE
+	}
+	err = n.nl.RouteAdd(&netlink.Route{
+		Family: family, Table: table, Protocol: protocol, Type: unix.RTN_UNICAST,
+		Scope: scope, LinkIndex: n.tun.Attrs().Index, Dst: everywhere, MTU: route.MTU, AdvMSS: route.AdvMSS,
 	})
-	switch {
-	case wanted && !there:
-		return n.nl.RouteAdd(&route)
-	case !wanted && there:
-		return ignore(n.nl.RouteDel(&route), unix.ESRCH)
+	if err != nil {
+		return fmt.Errorf("add route to %s: %w", n.cfg.TUN, err)
 	}
 	return nil
 }
@@ -195,12 +206,13 @@ func (n *Net) moveLocal(behind bool) error {
 }
 
 func sameCapture(a, b netlink.Rule) bool {
-	ports := func(r netlink.Rule) string {
-		if r.Dport == nil {
-			return ""
-		}
-		return strconv.Itoa(int(r.Dport.Start)) + "-" + strconv.Itoa(int(r.Dport.End))
-	}
 	return a.Priority == b.Priority && a.IifName == b.IifName && netString(a.Dst) == netString(b.Dst) &&
-		a.IPProto == b.IPProto && ports(a) == ports(b)
+		a.IPProto == b.IPProto && portString(a.Dport) == portString(b.Dport)
+}
+
+func portString(r *netlink.RulePortRange) string {
+	if r == nil {
+		return ""
+	}
+	return strconv.Itoa(int(r.Start)) + "-" + strconv.Itoa(int(r.End))
 }

@@ -28,9 +28,9 @@ type Config struct {
 	// segment size that servers announce for redirected connections is smaller by
 	// that. The default is 80: IPv6, UDP, and GUE with its private field.
 	Overhead int
-	// Table is the number of a routing table that nobody else uses, as is the one
+	// Table is the number of a routing table that nobody else uses, as are the three
 	// after it. The first holds the aliases, the second the routes of answers from
-	// them. The default is 6080.
+	// them, the fourth that of answers that are tunnelled. The default is 6080.
 	Table int
 	// ByRouting captures by routing rules although BPF would do. Without it, that is
 	// done where the kernel cannot attach the program, and said in the log. It captures
@@ -39,11 +39,11 @@ type Config struct {
 	// SYNRate has no effect. The rule for the table local moves from preference 0 to 1,
 	// ip_early_demux is off, the interfaces' forwarding is on, with a rule that lets
 	// them forward nothing else, accept_local on and rp_filter loose, since peers may be
-	// clients, and the second table after Table is used as well.
+	// clients, and the third table is used as well.
 	ByRouting bool
 	// RulePreference is the preference of the rule that leads from the TUN to the
-	// first table; rules that lead from an alias to the second have the one after
-	// it. Both must come before the rules that decide about ordinary traffic. The
+	// first table, and of those that lead tunnelled answers to the fourth; rules that
+	// lead from an alias to the second have the one after it. Both must come before the rules that decide about ordinary traffic. The
 	// default is 608.
 	RulePreference int
 	// SYNRate is how many TCP connection requests a second the engine gets at most, on
@@ -73,7 +73,7 @@ type Service struct {
 	// ReplyRewritten gives redirected packets the first of Addrs in their family, so
 	// that they reach servers that are bound to it, and its answers the dialled
 	// address, by rules of nftables: it costs connection tracking of all that passes
-	// the host.
+	// the host. ReplyTunnelled leads the answers to the TUN.
 	Reply dpr.ReplyMode
 }
 
@@ -142,8 +142,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("hostnet: TUN is missing: name the interface that leads to the engine")
 	case c.Overhead < 0 || c.Overhead > 500:
 		return c, fmt.Errorf("hostnet: Overhead %d is not within 0 to 500 bytes", c.Overhead)
-	case c.Table < 1 || c.Table <= 255 && c.Table+1 >= 253: // the kernel's own: default, main, local
-		return c, fmt.Errorf("hostnet: Table %d and the one after it must be free, and the kernel has 253 to 255", c.Table)
+	case c.Table < 1 || c.Table <= 255 && c.Table+3 >= 253: // the kernel's own: default, main, local
+		return c, fmt.Errorf("hostnet: Table %d and the three after it must be free, and the kernel has 253 to 255", c.Table)
 	case c.SYNRate > maxSYNRate:
 		return c, fmt.Errorf("hostnet: SYNRate %d: give at most %d, or -1 for no limit", c.SYNRate, maxSYNRate)
 	case c.RulePreference < 1 || c.RulePreference >= 32765: // the main table's rule is 32766

@@ -17,7 +17,7 @@ func TestConfigErrors(t *testing.T) {
 		{"TUN is missing", func(c *Config) { c.TUN = "" }},
 		{"Services is empty", func(c *Config) { c.Services = nil }},
 		{"Overhead 501", func(c *Config) { c.Overhead = 501 }},
-		{"Table 252", func(c *Config) { c.Table = 252 }},
+		{"Table 250", func(c *Config) { c.Table = 250 }},
 		{"Table 255", func(c *Config) { c.Table = 255 }},
 		{"Table -1", func(c *Config) { c.Table = -1 }},
 		{"RulePreference 32766", func(c *Config) { c.RulePreference = 32766 }},

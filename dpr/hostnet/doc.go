@@ -16,7 +16,8 @@
 // leaves the host's own addresses, routes and settings alone, but for arp_ignore
 // of the captured interfaces while an alias address is being added, and but for
 // Config.ByRouting, which says what it changes. Rewritten answers, see Service.Reply,
-// take a table of nftables, carom_ and the number of the first routing table.
+// take a table of nftables, carom_ and the number of the first routing table. Tunnelled
+// ones are led back to the TUN.
 //
 // The package works on Linux only, 5.8 or later; see [Probe] for what it needs.
 package hostnet

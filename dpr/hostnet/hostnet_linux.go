@@ -91,7 +91,7 @@ func (n *Net) SetServices(services []Service) error {
 		}
 	}
 	n.services = slices.Clone(services)
-	if err := errors.Join(n.syncRewriting(), n.syncCapture()); err != nil {
+	if err := n.syncRouting(); err != nil {
 		return fmt.Errorf("hostnet: SetServices: %w", err)
 	}
 	return nil

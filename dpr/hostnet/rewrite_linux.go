@@ -64,17 +64,8 @@ func (n *Net) rewritings() (list []rewriting, err error) {
 // answers are routed while they still have this host's own address, so no table of
 // routes tells them apart: the narrowest route is assumed for all.
 func (n *Net) rewrittenMSS(family, headers int) (int, error) {
-	routes, err := n.mainRoutes(family)
-	if err != nil {
-		return 0, err
-	}
-	least := 0
-	for _, r := range routes {
-		if r.mtu > 0 && (least == 0 || r.mtu < least) {
-			least = r.mtu
-		}
-	}
-	return max(least-n.cfg.Overhead-headers, 0), nil
+	mtu, err := n.tunnelMTU(family)
+	return max(mtu-headers, 0), err
 }
 
 // syncRewriting makes the table what is asked for; without anything to do there is

@@ -121,6 +121,9 @@ func (n *Net) syncRouting() error {
 		if err := n.syncReplies(f.id, f.headers, len(aliases) > 0); err != nil {
 			return err
 		}
+		if err := n.syncTunnelled(f.id, f.headers, len(aliases) > 0); err != nil {
+			return err
+		}
 		if err := n.syncRules(f.id, aliases); err != nil {
 			return err
 		}
@@ -256,6 +259,7 @@ func (n *Net) syncRules(family int, aliases []netip.Addr) error {
 	for _, a := range aliases {
 		rule(n.cfg.RulePreference+1, n.cfg.Table+1).Src = hostNet(a)
 	}
+	want = append(want, n.tunnelRules(family, aliases)...)
 	have, err := n.ownRules(family)
 	if err != nil {
 		return err
@@ -284,12 +288,13 @@ func (n *Net) ownRules(family int) ([]netlink.Rule, error) {
 		return nil, fmt.Errorf("list rules: %w", err)
 	}
 	return slices.DeleteFunc(rules, func(r netlink.Rule) bool {
-		return r.Protocol != protocol || r.Table != n.cfg.Table && r.Table != n.cfg.Table+1
+		return r.Protocol != protocol || r.Table != n.cfg.Table && r.Table != n.cfg.Table+1 && r.Table != n.tunnelTable()
 	}), nil
 }
 
 func sameRule(a, b netlink.Rule) bool {
-	return a.Priority == b.Priority && a.Table == b.Table && a.IifName == b.IifName && netString(a.Src) == netString(b.Src)
+	return a.Priority == b.Priority && a.Table == b.Table && a.IifName == b.IifName && netString(a.Src) == netString(b.Src) &&
+		a.IPProto == b.IPProto && portString(a.Sport) == portString(b.Sport)
 }
 
 func netString(p *net.IPNet) string {
@@ -303,7 +308,7 @@ func netString(p *net.IPNet) string {
 // nowhere, and rules for a TUN that is gone, are the remains of a killed process.
 func (n *Net) checkTables() error {
 	for _, f := range families {
-		for _, table := range []int{n.cfg.Table, n.cfg.Table + 1} {
+		for _, table := range []int{n.cfg.Table, n.cfg.Table + 1, n.tunnelTable()} {
 			routes, err := n.routes(f.id, table)
 			if err != nil {
 				return err
@@ -319,7 +324,7 @@ func (n *Net) checkTables() error {
 			return err
 		}
 		for _, r := range rules {
-			if r.IifName == "" || r.IifName == n.cfg.TUN {
+			if r.IifName == "" || r.IifName == "lo" || r.IifName == n.cfg.TUN {
 				continue
 			}
 			if _, err := n.nl.LinkByName(r.IifName); err == nil {

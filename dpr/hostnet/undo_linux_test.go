@@ -138,7 +138,7 @@ func TestCloseRestoresEverything(t *testing.T) {
 			openTUN(t, w.a, "carom0")
 			require.NoError(t, w.a.SetSysctl("net.ipv4.conf.eth0.arp_ignore", "0"))
 			before := dump(t, w.a)
-			n, err := open(w.a, Config{TUN: "carom0", Services: rewritten(w.a), noTCX: noTCX})
+			n, err := open(w.a, Config{TUN: "carom0", Services: inEachMode(w.a), noTCX: noTCX})
 			require.NoError(t, err)
 			require.NoError(t, n.SetAliases(addrs(w.b)))
 			require.NotEqual(t, before, dump(t, w.a))
@@ -152,6 +152,13 @@ func TestCloseRestoresEverything(t *testing.T) {
 			require.ErrorIs(t, err, os.ErrClosed)
 		})
 	}
+}
+
+// inEachMode are the host's services, one with rewritten answers and one with tunnelled.
+func inEachMode(h *lab.Host) []Service {
+	list := services(h)
+	list[0].Reply, list[1].Reply = dpr.ReplyTunnelled, dpr.ReplyRewritten
+	return list
 }
 
 // Whatever step Open fails at, Close undoes the steps before it.
@@ -270,7 +277,7 @@ func TestTwoRoutersOnOneHost(t *testing.T) {
 	before := dump(t, w.a)
 	for i, name := range []string{"carom0", "carom1"} {
 		openTUN(t, w.a, name)
-		n, err := open(w.a, Config{TUN: name, Services: services(w.a), Table: 7000 + 2*i})
+		n, err := open(w.a, Config{TUN: name, Services: services(w.a), Table: 7000 + 4*i})
 		require.NoError(t, err)
 		require.NoError(t, n.SetAliases([]netip.Addr{netip.AddrFrom4([4]byte{10, 1, 0, byte(100 + i)})}))
 		defer func() { require.NoError(t, n.Close()) }()
@@ -294,7 +301,10 @@ func runChild() {
 	fail(err)
 	n, err := Open(Config{
 		TUN: "carom0", noTCX: os.Getenv(childEnv+"_NO_TCX") == "1", ByRouting: os.Getenv(childEnv+"_NO_TCX") == "routing",
-		Services: []Service{{Protocol: protocolTCP, Port: port, Addrs: []netip.Addr{own}, Reply: dpr.ReplyRewritten}},
+		Services: []Service{
+			{Protocol: protocolTCP, Port: port, Addrs: []netip.Addr{own}, Reply: dpr.ReplyRewritten},
+			{Protocol: protocolTCP, Port: port + 1, Addrs: []netip.Addr{own}, Reply: dpr.ReplyTunnelled},
+		},
 	})
 	fail(err)
 	fail(n.SetAliases([]netip.Addr{netip.MustParseAddr("10.1.0.3"), netip.MustParseAddr("fd01::3")}))
@@ -368,7 +378,7 @@ func TestStartAfterKill(t *testing.T) {
 
 func TestRunRepairs(t *testing.T) {
 	w := newWorld(t)
-	e := startEngine(t, w.a, Config{Services: services(w.a)}, nil)
+	e := startEngine(t, w.a, Config{Services: inEachMode(w.a)}, nil)
 	require.NoError(t, e.net.SetAliases(addrs(w.b)))
 	want := dump(t, w.a)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -33,7 +33,10 @@ type Service struct {
 	// have its own. The default is dpr.ReplyDirect. Servers that are bound to one
 	// address, and UDP servers that answer from whatever address, need
 	// dpr.ReplyRewritten, for which the host must have nftables and tracks the
-	// connections of all that passes it.
+	// connections of all that passes it. Networks that let no host send from an address
+	// of another need dpr.ReplyTunnelled, for which the servers must be as for
+	// dpr.ReplyDirect, and the host that was dialled must be able to send packets of its
+	// own (CAP_NET_RAW).
 	Reply dpr.ReplyMode
 	// Policy chooses who serves a new connection. The default is lb.HomeOrOther.
 	Policy lb.Policy

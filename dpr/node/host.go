@@ -31,8 +31,11 @@ type Peer struct {
 type Host struct {
 	// Devices lead to the host's kernel, Uplinks to its peers.
 	Devices, Uplinks []dpr.Device
-	// Replies sends packets that leave like the host's own. Optional.
+	// Replies sends packets that leave like the host's own; see dpr.Router. Optional.
 	Replies dpr.Writer
+	// OnTooBig says, before the node runs, who is told of packets of Replies that exceed
+	// the MTU of their way, in bytes, and must not be fragmented. Optional.
+	OnTooBig func(tell func(p *dpr.Packet, mtu int))
 	// Reports is the socket for load reports; nil with Config.Transport.
 	Reports loadinfo.PacketConn
 	// TrackLocal says that the kernel's socket table does not keep packets of

@@ -40,8 +40,11 @@ var ways = []way{
 			c.Method = node.IPIP
 		}
 	}},
+	{name: "GUE, tunnelled", set: reply(dpr.ReplyTunnelled), families: families},
+	{name: "IPIP, tunnelled", set: both(method(node.IPIP), reply(dpr.ReplyTunnelled)), families: families},
 	{name: "captured by routing, direct", set: byRouting, families: onlyIPv4},
 	{name: "captured by routing, rewritten", set: both(byRouting, reply(dpr.ReplyRewritten)), plain: true, families: onlyIPv4},
+	{name: "captured by routing, tunnelled", set: both(byRouting, reply(dpr.ReplyTunnelled)), families: onlyIPv4},
 }
 
 func both(a, b func(*node.Config)) func(*node.Config) { return func(c *node.Config) { a(c); b(c) } }

@@ -84,6 +84,9 @@ func assemble(cfg Config, host Host) (*Node, error) {
 	if err := n.equip(first); err != nil {
 		return nil, errors.Join(err, n.engine.Close())
 	}
+	if host.OnTooBig != nil {
+		host.OnTooBig(n.tooBig)
+	}
 	return n, nil
 }
 
@@ -317,24 +320,22 @@ func (n *Node) wire(s *setup, peers map[string]loadinfo.Member) error {
 		return err
 	}
 	defer signal(n.prober.peers)
-	return n.setPeers(peers, n.measure(peers))
+	return n.setPeers(s, peers, n.measure(peers))
 }
 
 // aliases returns the addresses of the peers that this host is to answer from.
 func (n *Node) aliases(s *setup, peers map[string]loadinfo.Member) []netip.Addr {
 	var list []netip.Addr
 	for _, m := range peers {
+		list = append(list, s.aliasesOf(m)...)
 		for _, a := range m.Dialled {
-			if s.mayAlias(a) {
-				list = append(list, a)
-			} else {
+			if !s.mayAlias(a) {
 				n.cfg.Logger.Warn("address of a peer is outside the prefixes for aliases, its connections cannot be served here",
 					"peer", m.ID, "addr", a)
 			}
 		}
 	}
-	own := s.dialled()
-	return slices.DeleteFunc(unique(list), func(a netip.Addr) bool { return slices.Contains(own, a) })
+	return unique(list)
 }
 
 // unique sorts the addresses and removes what is there twice.

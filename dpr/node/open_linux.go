@@ -262,13 +262,14 @@ func (l *linux) openReplies() error {
 	l.host.Run = func(ctx context.Context) error { return both(ctx, meterRun, l.net.Run) }
 	raw, err := hostnet.NewRawSender()
 	if errors.Is(err, unix.EPERM) {
-		l.cfg.Logger.Warn("ICMP errors and resets of the engine's own are not sent, and paths to peers are not probed; all else works", "err", err)
+		l.cfg.Logger.Warn("ICMP errors and resets of the engine's own are not sent, nor answers that peers tunnel back, and paths to peers are not probed; all else works", "err", err)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	l.host.Replies = raw
+	l.host.OnTooBig = func(tell func(*dpr.Packet, int)) { raw.TooBig = tell }
 	l.host.Close = func() error { return errors.Join(raw.Close(), meterClose()) }
 	return nil
 }

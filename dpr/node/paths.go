@@ -23,7 +23,7 @@ func (n *Node) followPaths() error {
 	if maps.Equal(n.mtus, mtus) {
 		return nil
 	}
-	return n.setPeers(n.peers, mtus)
+	return n.setPeers(n.current.Load(), n.peers, mtus)
 }
 
 // measure returns the length of the longest packet that fits the tunnel to each of
@@ -43,10 +43,10 @@ func (n *Node) measure(peers map[string]loadinfo.Member) map[string]int {
 }
 
 // setPeers tells engine and uplink of the peers and of the MTUs of their tunnels.
-func (n *Node) setPeers(peers map[string]loadinfo.Member, mtus map[string]int) error {
+func (n *Node) setPeers(s *setup, peers map[string]loadinfo.Member, mtus map[string]int) error {
 	list, uplink := make([]dpr.Peer, 0, len(peers)), make([]Peer, 0, len(peers))
 	for _, id := range slices.Sorted(maps.Keys(peers)) {
-		list = append(list, dpr.Peer{ID: id, MTU: mtus[id]})
+		list = append(list, dpr.Peer{ID: id, MTU: mtus[id], Addrs: s.aliasesOf(peers[id])})
 	}
 	if err := n.engine.SetPeers(list); err != nil {
 		return err

@@ -100,6 +100,18 @@ func (s *setup) mayAlias(a netip.Addr) bool {
 		slices.ContainsFunc(s.AliasPrefixes, func(p netip.Prefix) bool { return p.Contains(a.Unmap()) })
 }
 
+// aliasesOf returns the addresses at which a peer is dialled and from which this host
+// may answer, which are none of its own.
+func (s *setup) aliasesOf(peer loadinfo.Member) (list []netip.Addr) {
+	own := s.dialled()
+	for _, a := range peer.Dialled {
+		if s.mayAlias(a) && !slices.Contains(own, a) {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
 // self is what this host says of itself, but for what changes by itself.
 func (s *setup) self() loadinfo.Self {
 	self := loadinfo.Self{
