@@ -47,6 +47,11 @@ const (
 	// heard marks an unconfirmed flow that has had a packet in this round: those are
 	// asked about by their age, since a busy connection is never silent.
 	heard
+	// leapt marks a flow whose expected sequence number has moved over more than
+	// endWindow that was not seen: data was lost on the way here, or somebody forged
+	// some. Whoever forged it knows where the flow now is, so no FIN or RST counts any
+	// more: the serving host says when it ends.
+	leapt
 )
 
 const (
@@ -97,7 +102,7 @@ func (b *batch) tcpState(entry *flowtable.Entry, h *header.Packet) State {
 	case opens(h):
 		return b.repeatedSYN(entry, h, state)
 	case h.TCPFlags&header.RST != 0:
-		if !near(h.Seq, entry.Seq, endWindow) {
+		if entry.Flags&leapt != 0 || !near(h.Seq, entry.Seq, endWindow) {
 			return state
 		}
 		b.end(entry)
@@ -108,10 +113,14 @@ func (b *batch) tcpState(entry *flowtable.Entry, h *header.Packet) State {
 	case near(h.Seq, entry.Seq, dataWindow):
 	case h.Seq == entry.ISN+1 && (state == Established || state == Unconfirmed):
 		entry.Seq = h.Seq // the server took a repeated SYN for a new connection
+		entry.Flags |= leapt
 	default:
 		return state
 	}
-	ends := h.TCPFlags&header.FIN != 0 && near(h.Seq, entry.Seq, endWindow)
+	if int32(h.Seq-entry.Seq) > endWindow {
+		entry.Flags |= leapt
+	}
+	ends := h.TCPFlags&header.FIN != 0 && entry.Flags&leapt == 0 && near(h.Seq, entry.Seq, endWindow)
 	ahead := int32(h.Seq + segmentLen(h) - entry.Seq)
 	next := b.revive(entry, state, ahead, h.Seq == entry.Seq)
 	if ahead > 0 {
@@ -128,7 +137,7 @@ func (b *batch) tcpState(entry *flowtable.Entry, h *header.Packet) State {
 // attempt; an open connection keeps its own until the attempt's ACK.
 func (b *batch) repeatedSYN(entry *flowtable.Entry, h *header.Packet, state State) State {
 	if state == Closed && entry.Flags&denied != 0 {
-		entry.Flags &^= denied // the first SYN did not arrive, or its socket had yet to be made
+		entry.Flags &^= denied | leapt // the first SYN did not arrive, or its socket had yet to be made
 		b.begin(entry)
 		state = Embryonic
 	}

@@ -58,6 +58,17 @@ func TestBlindAttacks(t *testing.T) {
 			requireAlive()
 		}
 	})
+	t.Run("packets that prepare each other", func(t *testing.T) {
+		for _, c := range conns {
+			for _, last := range []dprtest.Flags{dprtest.RST, dprtest.FIN | dprtest.ACK} {
+				seq := rand.Uint32()
+				for i, flags := range []dprtest.Flags{dprtest.SYN, dprtest.ACK, last, dprtest.ACK, last} {
+					evil.send(t, dprtest.TCP(c.local(), a.at(port), dprtest.Options{Flags: flags, Seq: seq + uint32(i), Ack: 1}))
+				}
+			}
+		}
+		requireAlive()
+	})
 	t.Run("pretended connections", func(t *testing.T) {
 		before := 0
 		for i := range *pairs {
