@@ -54,7 +54,7 @@ func toProbe(h *header.Packet) bool {
 // it announces is lowered to what the tunnel carries, as that of its client was.
 func (b *batch) toEntry(p *Packet, j *job, entry PeerID) {
 	j.hdr.ClampMSS(p.Bytes(), b.view.peer(entry).mtu, p.GSO.NeedsCsum)
-	b.apply(p, j, entry)
+	b.apply(p, j, way{peer: entry})
 	if p.Verdict == Reply {
 		p.Verdict = Local
 	}
@@ -159,7 +159,7 @@ func (b *batch) aboutClient(p *Packet, j *job, quote *header.Packet) {
 		b.toEntry(p, j, b.view.owner[addr])
 	case p.Peer == 0:
 		b.notOurs(p)
-	case b.owner(s, addr, quote) == p.Peer:
+	case b.owner(s, addr, quote).peer == p.Peer:
 		b.transmit(p, &j.hdr)
 	default:
 		b.drop(p, Unsolicited)
@@ -177,7 +177,12 @@ func (e *Engine) TooBig(p *Packet, mtu int, now time.Time) bool {
 		return false
 	}
 	b.tooBig(p, h, mtu)
-	if p.Verdict == Reply && from != 0 {
+	if to := b.view.peer(from); p.Verdict == Reply && to != nil && to.plain != nil {
+		p.Peer = 0 // it was translated, and so is this
+		if h.Parse(p.Bytes()) == header.OK {
+			b.aboutFlow(p, &b.jobs[0])
+		}
+	} else if p.Verdict == Reply && from != 0 {
 		p.Verdict = Forward // it came from that peer
 	}
 	return p.Verdict != Drop

@@ -13,7 +13,7 @@ import (
 )
 
 // benchEngine is an engine that redirects every flow.
-func benchEngine(b *testing.B, maxFlows int) *dpr.Engine {
+func benchEngine(b *testing.B, maxFlows int, peer dpr.Peer) *dpr.Engine {
 	addrs := []netip.Addr{vip.Addr(), vip6.Addr()}
 	e, err := dpr.New(dpr.Config{
 		MaxFlows: maxFlows,
@@ -21,11 +21,12 @@ func benchEngine(b *testing.B, maxFlows int) *dpr.Engine {
 			{Name: "web", Proto: dpr.TCP, Port: 80, Addrs: addrs},
 			{Name: "dns", Proto: dpr.UDP, Port: 80, Addrs: addrs},
 		},
+		NAT: dpr.NAT{Sources: []netip.Addr{entry, entry6}, First: 1},
 	})
 	if err != nil {
 		b.Fatal(err)
 	}
-	if err := e.SetPeers([]dpr.Peer{{ID: "h2"}}); err != nil {
+	if err := e.SetPeers([]dpr.Peer{peer}); err != nil {
 		b.Fatal(err)
 	}
 	for _, service := range []string{"web", "dns"} {
@@ -112,16 +113,25 @@ type benchKind struct {
 	fresh bool
 	// dstPort is the packets' destination port.
 	dstPort uint16
+	// peer takes the flows, h2 or a plain server.
+	peer dpr.Peer
 }
 
+var (
+	benchPeer  = dpr.Peer{ID: "h2"}
+	benchPlain = dpr.Peer{ID: "h2", Servers: map[string][]netip.AddrPort{"web": {plain, plain6}, "dns": {plain}}}
+)
+
 var benchKinds = []benchKind{
-	{"hit", func(flows int) int { return flows + flows/10 }, false, 80},
+	{"hit", func(flows int) int { return flows + flows/10 }, false, 80, benchPeer},
+	// To a plain server, which has ports for no more than 65,535.
+	{"nat", func(flows int) int { return flows + flows/10 }, false, 80, benchPlain},
 	// When the table is full a flow takes the place of the oldest that never went on.
-	{"miss", func(flows int) int { return 2 * flows }, true, 80},
+	{"miss", func(flows int) int { return 2 * flows }, true, 80, benchPeer},
 	// For no service.
-	{"pass", func(flows int) int { return flows + flows/10 }, false, 81},
+	{"pass", func(flows int) int { return flows + flows/10 }, false, 81, benchPeer},
 	// In a table that is full of established flows.
-	{"full", func(flows int) int { return flows }, true, 80},
+	{"full", func(flows int) int { return flows }, true, 80, benchPeer},
 }
 
 func (k *benchKind) packet(p *benchProto, size int) []byte {
@@ -173,6 +183,9 @@ func benchFlows(b *testing.B, kind *benchKind, proto *benchProto) {
 		for _, flows := range []int{1000, 100_000, 1_000_000, 10_000_000} {
 			for _, batch := range []int{1, 32, 64} {
 				usual := kind.name == "hit" && proto.name == "tcp4" && size == 64 && batch == 32
+				if kind.name == "nat" && flows > 1000 {
+					continue
+				}
 				if flows == 10_000_000 && (!usual || testing.Short()) || flows == 1_000_000 && !usual && testing.Short() {
 					continue
 				}
@@ -192,7 +205,7 @@ func benchFlows(b *testing.B, kind *benchKind, proto *benchProto) {
 }
 
 func filledTable(b *testing.B, kind *benchKind, proto *benchProto, flows int) *benchTable {
-	t := &benchTable{Engine: benchEngine(b, kind.room(flows)), flows: uint32(flows), next: uint32(flows)}
+	t := &benchTable{Engine: benchEngine(b, kind.room(flows), kind.peer), flows: uint32(flows), next: uint32(flows)}
 	for _, pkt := range [][]byte{proto.opens(64), proto.goesOn(64)} {
 		newFeeder(t.Engine, proto, pkt, 64).run(flows, func(i int) uint32 { return uint32(i) })
 	}

@@ -117,6 +117,8 @@ type Config struct {
 	// have been silent; the answers come by Answer. Leave it off where nobody takes
 	// them.
 	Confirm bool
+	// NAT is for peers that run no engine; see Peer.Servers.
+	NAT NAT
 	// ErrorsPerSecond bounds the ICMP errors and resets that the engine makes of
 	// its own, so that it cannot be used to flood a third party. Default 1000.
 	ErrorsPerSecond int
@@ -190,6 +192,9 @@ func (c *Config) validate() error {
 	}
 	if c.ErrorsPerSecond < 0 {
 		return fmt.Errorf("dpr: ErrorsPerSecond is %d: give a positive number, or 0 for the default", c.ErrorsPerSecond)
+	}
+	if err := c.NAT.validate(); err != nil {
+		return err
 	}
 	return c.Timeouts.validate()
 }
@@ -278,7 +283,7 @@ func (s *Service) validate() error {
 		return errors.New("Addrs is empty: give the addresses that clients dial")
 	}
 	for _, a := range s.Addrs {
-		if !a.IsValid() || a.IsUnspecified() || a.IsMulticast() || a.Zone() != "" {
+		if !isHost(a) {
 			return fmt.Errorf("address %v: must be a unicast address without a zone", a)
 		}
 	}

@@ -107,6 +107,9 @@ func (l *listener) answers(now time.Duration) bool {
 func (e *Engine) idle(entry *flowtable.Entry) (flowtable.Class, bool) {
 	w, now := e.watch.Load(), time.Duration(e.ticked.Load())
 	p, state := e.view.Load().peer(PeerID(entry.Peer)), State(entry.Class)
+	if p != nil && p.plain != nil {
+		p = nil // it has nobody to ask, and hides nothing
+	}
 	busy := state == Unconfirmed && entry.Flags&heard != 0
 	entry.Flags &^= heard
 	if busy && entry.Waits > 8 {

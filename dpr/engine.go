@@ -35,6 +35,7 @@ type Engine struct {
 	serviceIndex map[string]uint16
 	addrIndex    map[[16]byte]uint16
 	addrs        []netip.Addr // by index
+	servers      []*server    // by number, see view
 	flowCounters map[hostService]*flowCounters
 	generation   uint16
 }
@@ -53,9 +54,17 @@ func New(cfg Config) (*Engine, error) {
 		serviceIndex: make(map[string]uint16),
 		addrIndex:    make(map[[16]byte]uint16),
 		flowCounters: make(map[hostService]*flowCounters),
+		servers:      make([]*server, 1),
 	}
 	e.errors.interval = time.Second / time.Duration(cfg.ErrorsPerSecond)
-	e.view.Store(&view{peers: make([]peer, 1)})
+	v := &view{peers: make([]peer, 1)}
+	v.natFirst, v.natLast = cfg.NAT.Ports()
+	e.view.Store(v)
+	for _, a := range cfg.NAT.Sources {
+		if _, err := e.internAddr(a); err != nil {
+			return nil, err
+		}
+	}
 	e.jobs.New = e.newBatch
 	if err := e.SetServices(cfg.Services); err != nil {
 		return nil, err
@@ -93,12 +102,18 @@ func (e *Engine) SetTimeouts(t Timeouts) error {
 // afterwards.
 func (e *Engine) Close() error { return e.table.Close() }
 
-// removed keeps the open counts true when an entry leaves the table.
+// removed keeps the open counts true when an entry leaves the table, and takes back its
+// port.
 func (e *Engine) removed(entry *flowtable.Entry, _ flowtable.Cause) {
+	v := e.view.Load()
+	if entry.Server != 0 && State(entry.Class) != Fragment {
+		s := v.servers[entry.Server]
+		s.free(entry.NATPort, s.rest(seconds(time.Duration(e.ticked.Load()))))
+	}
 	if entry.Flags&counted == 0 {
 		return
 	}
-	if c := e.view.Load().counts(entry); c != nil {
+	if c := v.counts(entry); c != nil {
 		c.open.Add(-1)
 	}
 }
@@ -186,8 +201,8 @@ type job struct {
 	answers bool     // the packet is the server's
 	key     flowtable.Key
 	hash    uint64
-	next    uint8  // of the jobs of one shard, plus 1
-	peer    PeerID // of an extra packet: where it goes
+	next    uint8 // of the jobs of one shard, plus 1
+	way     way   // where it goes
 }
 
 // A lane queues the jobs of one shard: the numbers of its first and last job, plus 1.
@@ -229,7 +244,7 @@ func (b *batch) run(pkts []Packet) {
 	b.decideAll(pkts)
 	for i := range pkts {
 		if j := &b.jobs[i]; fragments && j.service != nil && j.hdr.Fragment {
-			b.firstFragment(&pkts[i], j.fragmentKey())
+			b.firstFragment(&pkts[i], b.fragmentKey(j), j.way)
 		}
 		b.count[pkts[i].Verdict]++
 	}
@@ -265,7 +280,7 @@ func (b *batch) decideAll(pkts []Packet) {
 
 // parse reads the headers, and drops packets whose headers are wrong.
 func (b *batch) parse(p *Packet, j *job) {
-	j.service, j.parsed, j.answers = nil, false, false
+	j.service, j.parsed, j.answers, j.way = nil, false, false, way{}
 	if p.Peer != 0 {
 		b.count[fromUplink]++
 	}
@@ -292,6 +307,7 @@ func (b *batch) classify(p *Packet, j *job) {
 	case service != nil:
 		j.service = service
 		setKey(&j.key, service, addr, h)
+	case p.Peer == 0 && b.classifyBack(p, j):
 	case h.Fragment:
 		b.fragment(p, j)
 	case h.IsICMPError():
@@ -299,6 +315,20 @@ func (b *batch) classify(p *Packet, j *job) {
 	default:
 		b.answer(p, j)
 	}
+}
+
+// classifyBack recognizes a packet from a plain server and gives it the key of its flow.
+func (b *batch) classifyBack(p *Packet, j *job) bool {
+	w, key, ok := b.view.translated(&j.hdr)
+	if !ok || b.view.services[key.Service] == nil {
+		return false
+	}
+	if j.hdr.Proto == header.ProtoUDP && noChecksum(p, &j.hdr) {
+		b.drop(p, NoChecksum)
+		return true
+	}
+	j.service, j.key, j.way = b.view.services[key.Service], key, w
+	return true
 }
 
 // noChecksum reports whether a UDP datagram lacks the checksum that it must have over
@@ -332,49 +362,8 @@ func (b *batch) redirectedIn(p *Packet, h *header.Packet, s *service, addr uint1
 	}
 	b.clamp(p, h, s)
 	if h.Fragment {
-		b.firstFragment(p, fragmentKey(h, addr))
+		b.firstFragment(p, fragmentKey(h, addr), way{})
 	}
-}
-
-// aboutFlow sends an ICMP error to the host that serves the flow whose packet it
-// quotes. Eight quoted bytes of the transport header are enough: the ports. The
-// packet was sent by the server, so turned round it is like one of the client's.
-func (b *batch) aboutFlow(p *Packet, j *job) {
-	var quote header.Packet
-	body := header.ICMP(p.Bytes()[j.hdr.L4:]).Body()
-	if quote.ParseQuote(body) != header.OK || quote.FragOffset > 0 {
-		b.notOurs(p)
-		return
-	}
-	service, addr := b.view.lookup(Proto(quote.Proto), &quote.Src, quote.SrcPort)
-	if service == nil {
-		b.aboutClient(p, j, &quote)
-		return
-	}
-	quote.Src, quote.Dst = quote.Dst, quote.Src
-	quote.SrcPort, quote.DstPort = quote.DstPort, quote.SrcPort
-	switch {
-	case p.Peer != 0:
-		p.Verdict = Local
-	default:
-		b.follow(p, j, b.owner(service, addr, &quote))
-	}
-}
-
-// owner returns the peer that serves the flow of a client's packet, 0 for this host
-// and unknown flows.
-func (b *batch) owner(s *service, addr uint16, h *header.Packet) PeerID {
-	key := flowKey(s, addr, h)
-	hash := b.engine.table.Hash(&key)
-	shard := b.engine.table.Lock(hash)
-	defer shard.Unlock()
-	if entry := shard.Lookup(&key, hash); entry != nil {
-		return PeerID(entry.Peer)
-	}
-	if b.wasFull() {
-		return b.stateless(s, b.flow(h))
-	}
-	return 0
 }
 
 func flowKey(s *service, addr uint16, h *header.Packet) (key flowtable.Key) {
@@ -398,6 +387,10 @@ func opens(h *header.Packet) bool {
 // decide looks the flow up, in its locked shard, and gives the packet its verdict.
 func (b *batch) decide(p *Packet, j *job, shard *flowtable.Shard) {
 	entry := shard.Lookup(&j.key, j.hash)
+	if j.way.back {
+		b.fromServer(p, j, shard, entry)
+		return
+	}
 	if p.Peer != 0 {
 		if j.answers {
 			b.toClient(p, j, shard, entry)
@@ -417,7 +410,7 @@ func (b *batch) decide(p *Packet, j *job, shard *flowtable.Shard) {
 	}
 	if entry != nil && !b.reopens(entry, &j.hdr) {
 		b.track(shard, entry, &j.hdr)
-		b.apply(p, j, PeerID(entry.Peer))
+		b.apply(p, j, wayOf(entry))
 		return
 	}
 	if entry != nil {
@@ -439,18 +432,23 @@ func (b *batch) served(p *Packet, j *job, shard *flowtable.Shard, entry *flowtab
 		return
 	}
 	j.service.count.in.Add(1)
-	b.bind(j, shard, 0)
+	b.bind(j, shard, way{})
 }
 
-// apply does what was bound to a flow: peer serves it, or this host if peer is 0.
-func (b *batch) apply(p *Packet, j *job, peer PeerID) {
-	if peer == 0 {
+// apply does what was bound to a flow: a peer serves it, or this host.
+func (b *batch) apply(p *Packet, j *job, w way) {
+	j.way = w
+	if w.peer == 0 {
 		p.Verdict = Local
 		return
 	}
-	to := b.view.peer(peer)
-	if b.fits(p, &j.hdr, to) && b.hop(p, &j.hdr) {
-		p.Verdict, p.Peer = Forward, peer
+	to := b.view.peer(w.peer)
+	if w.server != 0 {
+		b.translate(p, j, w, to)
+		return
+	}
+	if b.fits(p, &j.hdr, w, to) && b.hop(p, &j.hdr) {
+		p.Verdict, p.Peer = Forward, w.peer
 	}
 }
 

@@ -573,6 +573,21 @@ func TestProcessAllocatesNothing(t *testing.T) {
 		b.Process(pkts, b.now)
 	}))
 	require.NotZero(t, b.Stats().Services["web"].RedirectedOut)
+
+	nat := newNAT(t, dpr.Config{})
+	b = nat.bench
+	server := func(flags dprtest.Flags) func(i int) []byte {
+		return func(i int) []byte {
+			s := web4
+			s.client = from(i)
+			return dprtest.TCP(plain, nat.leaves(s), dprtest.Options{Flags: flags, Seq: 7000, Ack: 2, Payload: make([]byte, 100)})
+		}
+	}
+	require.Zero(t, run(func(i int) []byte { return tcpFrom(from(i), syn, 1, 0) }))
+	require.Zero(t, run(server(syn|ack)))
+	require.Zero(t, run(func(i int) []byte { return tcpFrom(from(i), ack, 2, 100) }))
+	require.Zero(t, run(server(ack)))
+	require.Equal(t, uint64(4*101*n), b.Stats().Verdicts[dpr.Transmit])
 }
 
 func TestReasonsHaveNames(t *testing.T) {

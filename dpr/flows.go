@@ -18,6 +18,8 @@ type Flow struct {
 	State State
 	// Peer is the host that serves it; empty for this host.
 	Peer string
+	// Translation is what the flow looks like at a plain server.
+	Translation
 	// Idle is the time since the last packet.
 	Idle time.Duration
 }
@@ -56,5 +58,6 @@ func (v *view) flow(e *flowtable.Entry, now uint32) (Flow, bool) {
 	if p := v.peer(PeerID(e.Peer)); p != nil {
 		f.Peer = p.name
 	}
+	f.Translation = v.translation(e)
 	return f, true
 }

@@ -36,9 +36,12 @@ func turnedFragmentKey(h *header.Packet, addr uint16) flowtable.Key {
 }
 
 // fragmentKey is the key of the fragments of the job's datagram.
-func (j *job) fragmentKey() flowtable.Key {
-	if j.answers {
+func (b *batch) fragmentKey(j *job) flowtable.Key {
+	switch {
+	case j.answers:
 		return turnedFragmentKey(&j.hdr, j.key.Addr)
+	case j.way.back:
+		return fragmentKey(&j.hdr, b.view.servers[j.way.server].addr)
 	}
 	return fragmentKey(&j.hdr, j.key.Addr)
 }
@@ -59,7 +62,7 @@ func (b *batch) fragment(p *Packet, j *job) {
 		b.notOurs(p)
 	}
 	if ok && j.hdr.FragOffset == 0 {
-		b.firstFragment(p, fragmentKey(&j.hdr, addr))
+		b.firstFragment(p, fragmentKey(&j.hdr, addr), j.way)
 	}
 }
 
@@ -67,27 +70,27 @@ func (b *batch) fragment(p *Packet, j *job) {
 // it until the first one comes.
 func (b *batch) laterFragment(p *Packet, j *job, key flowtable.Key) {
 	hash := b.engine.table.Hash(&key)
-	peer, known := b.firstWent(&key, hash)
+	w, known := b.firstWent(&key, hash)
 	if known {
-		b.follow(p, j, peer)
+		b.follow(p, j, w)
 		return
 	}
 	b.hold(p, key)
-	if peer, known = b.firstWent(&key, hash); known { // it came on another queue meanwhile
-		b.engine.extra.release(key, peer, b.now)
+	if w, known = b.firstWent(&key, hash); known { // it came on another queue meanwhile
+		b.engine.extra.release(key, w, b.now)
 	}
 }
 
 // firstWent returns where the first fragment of a datagram went.
-func (b *batch) firstWent(key *flowtable.Key, hash uint64) (peer PeerID, known bool) {
+func (b *batch) firstWent(key *flowtable.Key, hash uint64) (w way, known bool) {
 	shard := b.engine.table.Lock(hash)
 	defer shard.Unlock()
 	entry := shard.Lookup(key, hash)
 	if entry == nil {
-		return 0, false
+		return w, false
 	}
 	shard.Move(entry, flowtable.Class(Fragment), b.millis)
-	return PeerID(entry.Peer), true
+	return wayOf(entry), true
 }
 
 // kernel stands for the peer in the entries of datagrams that are for no service,
@@ -97,34 +100,45 @@ const (
 	network PeerID = 2 << slotBits
 )
 
-// follow sends a packet without a flow of its own to the peer that serves the flow
-// it belongs to; to this host if there is none, or if a peer sent it here.
-func (b *batch) follow(p *Packet, j *job, peer PeerID) {
+// follow sends a packet without a flow of its own the way of the flow it belongs to; to
+// this host if there is none, or if a peer sent it here.
+func (b *batch) follow(p *Packet, j *job, w way) {
 	switch {
-	case peer == kernel:
+	case w.peer == kernel || w.server != 0 && !b.session(j, w):
 		b.notOurs(p)
 		return
-	case peer == network:
+	case w.peer == network:
 		b.transmit(p, &j.hdr)
 		return
-	case p.Peer != 0 || b.view.peer(peer) == nil:
-		peer = 0
+	case p.Peer != 0 || b.view.peer(w.peer) == nil:
+		w = way{}
 	}
-	b.apply(p, j, peer)
+	b.apply(p, j, w)
+}
+
+// session fills in the key of the flow that has the port of a plain server; it fails if
+// there is none any more.
+func (b *batch) session(j *job, w way) (ok bool) {
+	if int(w.server) < len(b.view.servers) && b.view.servers[w.server] != nil {
+		j.key, ok = b.view.servers[w.server].flow(w.port)
+	}
+	return ok
 }
 
 // firstFragment remembers where the first fragment of a datagram went, and lets
 // those that came before it follow.
-func (b *batch) firstFragment(p *Packet, key flowtable.Key) {
-	var peer PeerID
+func (b *batch) firstFragment(p *Packet, key flowtable.Key, w way) {
 	switch p.Verdict {
 	case Local:
+		w = way{}
 	case Pass:
-		peer = kernel
+		w = way{peer: kernel}
 	case Forward:
-		peer = p.Peer
+		w = way{peer: p.Peer}
 	case Transmit:
-		peer = network
+		if w.server == 0 {
+			w = way{peer: network}
+		}
 	default:
 		return
 	}
@@ -137,10 +151,13 @@ func (b *batch) firstFragment(p *Packet, key flowtable.Key) {
 		shard.Move(entry, flowtable.Class(Fragment), b.millis)
 	}
 	if entry != nil {
-		entry.Peer = uint32(peer)
+		entry.Peer, entry.Server, entry.NATPort, entry.Flags = uint32(w.peer), w.server, w.port, 0
+		if w.back {
+			entry.Flags = back
+		}
 	}
 	shard.Unlock()
-	b.engine.extra.release(key, peer, b.now)
+	b.engine.extra.release(key, w, b.now)
 }
 
 // The limits of fragments that wait for their first one. They bound what a sender
@@ -167,7 +184,7 @@ type extras struct {
 type extra struct {
 	data    []byte
 	key     flowtable.Key
-	peer    PeerID
+	way     way
 	from    PeerID
 	ready   bool
 	expires time.Duration
@@ -226,7 +243,7 @@ func (x *extras) expire(now time.Duration) (lost int) {
 }
 
 // release marks the packets that waited for the key.
-func (x *extras) release(key flowtable.Key, peer PeerID, now time.Duration) {
+func (x *extras) release(key flowtable.Key, w way, now time.Duration) {
 	if x.held.Load() == 0 {
 		return
 	}
@@ -234,22 +251,22 @@ func (x *extras) release(key flowtable.Key, peer PeerID, now time.Duration) {
 	defer x.mu.Unlock()
 	for i := range x.list[:x.n] {
 		if s := &x.list[i]; !s.ready && s.key == key && s.expires > now {
-			s.ready, s.peer = true, peer
+			s.ready, s.way = true, w
 			x.held.Add(-1)
 			x.ready.Add(1)
 		}
 	}
 }
 
-// split makes fragments of an IPv4 packet that is too long for the tunnel to the
-// peer (RFC 791, section 3.2). The first stays in p; the others are extras.
-func (b *batch) split(p *Packet, h *header.Packet, to *peer) {
+// split makes fragments of an IPv4 packet that is too long for its way (RFC 791,
+// section 3.2). The first stays in p; the others are extras.
+func (b *batch) split(p *Packet, h *header.Packet, w way, mtu int) {
 	if p.GSO.NeedsCsum {
 		header.PutChecksum(p.Bytes()[h.L4:], h.Proto, &h.Src, &h.Dst)
 		p.GSO = GSO{}
 	}
 	ip := header.IPv4(p.Bytes())
-	length, room := len(ip.Payload()), header.FragmentRoom(ip, to.mtu)
+	length, room := len(ip.Payload()), header.FragmentRoom(ip, mtu)
 	x := &b.engine.extra
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -260,7 +277,7 @@ func (b *batch) split(p *Packet, h *header.Packet, to *peer) {
 			break
 		}
 		slot.data = header.AppendFragment(slot.data, ip, at, room)
-		slot.ready, slot.peer = true, to.id
+		slot.ready, slot.way = true, w
 		x.ready.Add(1)
 	}
 	p.Len = ip.HeaderLen() + room
@@ -288,7 +305,7 @@ func (e *Engine) Extra(pkts []Packet, now time.Time) int {
 		if p.Len == 0 || j.hdr.Parse(p.Bytes()) != header.OK {
 			b.drop(p, FragmentLost) // the buffer is shorter than the packet
 		} else {
-			b.follow(p, j, j.peer)
+			b.follow(p, j, j.way)
 		}
 		b.count[p.Verdict]++
 	}
@@ -296,8 +313,8 @@ func (e *Engine) Extra(pkts []Packet, now time.Time) int {
 	return n
 }
 
-// takeReady copies packets that wait for nothing into pkts, and the peers that
-// they go to into the jobs.
+// takeReady copies packets that wait for nothing into pkts, and their ways into the
+// jobs.
 func (b *batch) takeReady(pkts []Packet) (n int) {
 	x := &b.engine.extra
 	x.mu.Lock()
@@ -312,7 +329,7 @@ func (b *batch) takeReady(pkts []Packet) (n int) {
 		if Headroom+len(s.data) <= len(p.Buf) {
 			p.Len = copy(p.Buf[Headroom:], s.data)
 		}
-		b.jobs[n].peer = s.peer
+		b.jobs[n].way = s.way
 		x.remove(i)
 		x.ready.Add(-1)
 		n++

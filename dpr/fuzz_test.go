@@ -23,6 +23,12 @@ func FuzzProcess(f *testing.F) {
 		dprtest.TooBig(router, tcpBack(), 1400, 8),
 		dprtest.TCP(client6, vip6, dprtest.Options{Flags: syn, Extensions: []dprtest.Extension{dprtest.HopByHop(), dprtest.DestOpts(8)}}),
 		dprtest.TCP(client, vip, dprtest.Options{Flags: syn, IPOptions: []byte{7, 7, 4, 0, 0, 0, 0}}),
+		// Of a flow that a plain server has, and of its fragments, and errors about it.
+		tcpFrom(fuzzNAT.client, ack, 2, 100),
+		dprtest.TCP(plain, fuzzLeaves, dprtest.Options{Flags: syn | ack, Ack: 2, MSS: 1460}),
+		dprtest.TooBig(router, dprtest.TCP(fuzzLeaves, plain, dprtest.Options{Flags: ack, DF: true}), 1300, 8),
+		dprtest.TooBig(router, dprtest.TCP(vip, fuzzNAT.client, dprtest.Options{Flags: ack, DF: true}), 1300, 100),
+		dprtest.Fragment(dprtest.TCP(plain, fuzzLeaves, dprtest.Options{Flags: ack, Payload: make([]byte, 2000)}), 1300)[1],
 	} {
 		f.Add(seed, false, uint16(0))
 		f.Add(seed, true, uint16(1400))
@@ -31,7 +37,9 @@ func FuzzProcess(f *testing.F) {
 		if len(data) > 4096 {
 			return
 		}
-		b := newBench(t, dpr.Config{MaxFlows: 64})
+		b := newNAT(t, dpr.Config{MaxFlows: 64, NAT: dpr.NAT{First: fuzzLeaves.Port(), Last: fuzzLeaves.Port()}})
+		b.from(tcpFrom(fuzzNAT.client, syn, 1, 0))
+		b.choose("h2")
 		b.from(tcp(syn, 1, 0))
 		p := dpr.NewPackets(1, len(data)+16)[0]
 		p.Len = copy(p.Buf[p.Off:], data)
@@ -54,7 +62,7 @@ func FuzzProcess(f *testing.F) {
 		if out.Verdict == dpr.Reply {
 			requireSound(t, out.Bytes())
 		}
-		if out.Verdict == dpr.Forward {
+		if out.Verdict == dpr.Forward || out.Verdict == dpr.Transmit {
 			require.False(t, uplink, "what a peer sent is never redirected")
 		}
 		more := dpr.NewPackets(8, 8192)
@@ -62,6 +70,12 @@ func FuzzProcess(f *testing.F) {
 		}
 	})
 }
+
+// fuzzNAT is a flow to a plain server, which leaves from the only port that there is.
+var (
+	fuzzNAT    = side{netip.MustParseAddrPort("192.0.2.11:40000"), vip, plain, entry}
+	fuzzLeaves = netip.AddrPortFrom(entry, 61000)
+)
 
 func tcpBack() []byte {
 	return dprtest.TCP(vip, netip.MustParseAddrPort("192.0.2.10:40000"), dprtest.Options{Flags: ack, DF: true})

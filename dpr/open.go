@@ -22,19 +22,29 @@ func (b *batch) open(p *Packet, j *job, shard *flowtable.Shard) {
 		b.refuse(p, &j.hdr)
 		return
 	}
-	if !b.bind(j, shard, peer) {
-		b.engine.full.Store(int64(b.now))
-		b.count[tableFull]++
-		if !j.service.Former {
-			peer = b.stateless(j.service, flow)
-		}
+	w := b.wayTo(peer, j)
+	if !b.bind(j, shard, w) {
+		w = b.noRoom(j, w, flow)
 	}
-	if peer == 0 {
+	if w.peer == 0 {
 		j.service.count.served.Add(1)
 	} else {
 		j.service.count.out.Add(1)
 	}
-	b.apply(p, j, peer)
+	b.apply(p, j, w)
+}
+
+// noRoom returns the way of a flow for which the table had no room.
+func (b *batch) noRoom(j *job, w way, flow lb.Flow) way {
+	b.engine.full.Store(int64(b.now))
+	b.count[tableFull]++
+	if w.server != 0 {
+		b.view.servers[w.server].free(w.port, seconds(b.now))
+	}
+	if j.service.Former {
+		return way{}
+	}
+	return way{peer: b.stateless(j.service, flow)}
 }
 
 // pick returns the peer that is to serve the flow, 0 for this host.
@@ -63,13 +73,13 @@ func (b *batch) firstState(h *header.Packet, peer PeerID) State {
 }
 
 // bind enters the flow into the table; it fails when the table is full.
-func (b *batch) bind(j *job, shard *flowtable.Shard, peer PeerID) bool {
-	state := b.firstState(&j.hdr, peer)
+func (b *batch) bind(j *job, shard *flowtable.Shard, w way) bool {
+	state := b.firstState(&j.hdr, w.peer)
 	entry := shard.Insert(&j.key, j.hash, flowtable.Class(state), b.millis)
 	if entry == nil {
 		return false
 	}
-	entry.Peer = uint32(peer)
+	entry.Peer, entry.Server, entry.NATPort = uint32(w.peer), w.server, w.port
 	if state == Established {
 		shard.Move(entry, flowtable.Class(b.opened(entry)), b.millis)
 	}
@@ -89,11 +99,11 @@ func (b *batch) unknown(p *Packet, j *job, shard *flowtable.Shard) {
 		p.Verdict = Local
 		return
 	}
-	peer := b.stateless(j.service, b.flow(&j.hdr))
-	if peer != 0 && j.hdr.TCPFlags&(header.ACK|header.RST) == header.ACK {
-		b.bind(j, shard, peer)
+	w := way{peer: b.stateless(j.service, b.flow(&j.hdr))}
+	if w.peer != 0 && j.hdr.TCPFlags&(header.ACK|header.RST) == header.ACK {
+		b.bind(j, shard, w)
 	}
-	b.apply(p, j, peer)
+	b.apply(p, j, w)
 }
 
 // wasFull reports whether the table had no room for a new flow of late, as long ago
@@ -105,7 +115,8 @@ func (b *batch) wasFull() bool {
 
 // stateless chooses by the flow's hash alone, so that each packet of the flow gets
 // the same answer as long as the eligible hosts stay the same: rendezvous hashing
-// (Thaler and Ravishankar, 1998), unweighted.
+// (Thaler and Ravishankar, 1998), unweighted. Plain servers need a flow's port, so
+// they are not among them.
 func (b *batch) stateless(s *service, flow lb.Flow) PeerID {
 	c := s.choice.Load()
 	if c == nil {
@@ -114,7 +125,7 @@ func (b *batch) stateless(s *service, flow lb.Flow) PeerID {
 	best, peer := uint64(0), PeerID(0)
 	for i := range c.snap.Hosts {
 		h := &c.snap.Hosts[i]
-		if !h.Eligible() || (i != c.snap.Self && b.view.peer(c.peers[i]) == nil) {
+		if to := b.view.peer(c.peers[i]); !h.Eligible() || i != c.snap.Self && (to == nil || to.plain != nil) {
 			continue
 		}
 		if score := mix(flow.Conn ^ c.ids[i]); score >= best {

@@ -2,6 +2,7 @@ package dpr
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/carom-dpr/carom/internal/header"
 )
@@ -70,6 +71,7 @@ const (
 	fromUplink = int(numVerdicts) + iota
 	peerGone
 	tableFull
+	noPort
 	unknownFlow
 	errorsSent
 	resetsSent
@@ -106,6 +108,11 @@ type Stats struct {
 	PeerGone uint64
 	// TableFull counts new flows for which the table had no room.
 	TableFull uint64
+	// NoPort counts new flows that a plain server would have got if a port had been free
+	// for them: they are served here.
+	NoPort uint64
+	// NAT counts the ports of each endpoint of a plain server.
+	NAT []NATPorts
 	// Unknown counts TCP packets that open nothing and belong to no known flow.
 	Unknown uint64
 	// Errors counts ICMP errors and resets that the engine made, Resets those of them
@@ -138,6 +145,7 @@ func (e *Engine) Stats() Stats {
 		FromPeers: e.stats[fromUplink].Load(),
 		PeerGone:  e.stats[peerGone].Load(),
 		TableFull: e.stats[tableFull].Load(),
+		NoPort:    e.stats[noPort].Load(),
 		Unknown:   e.stats[unknownFlow].Load(),
 		Errors:    e.stats[errorsSent].Load(),
 		Resets:    e.stats[resetsSent].Load(),
@@ -154,7 +162,13 @@ func (e *Engine) Stats() Stats {
 	for state := range numStates {
 		s.Flows[state] = e.table.Count(tableClass(state))
 	}
-	e.view.Load().addTo(&s)
+	v := e.view.Load()
+	v.addTo(&s)
+	for _, server := range v.servers {
+		if server != nil {
+			s.NAT = append(s.NAT, server.ports(seconds(time.Duration(e.ticked.Load()))))
+		}
+	}
 	return s
 }
 

@@ -8,15 +8,16 @@ import (
 )
 
 // State is how far a flow has come, as the entry host sees it: with direct replies
-// only the client's half passes, so the states follow the client alone.
+// only the client's half passes, so the states follow the client alone. Both halves of
+// a flow to a plain server pass, and its states follow both.
 type State uint8
 
 // The states of a flow. Each has its own idle timeout; see Timeouts.
 const (
 	Embryonic   State = iota // a SYN, and nothing after it
 	Established              // an ACK, and nothing against it
-	Closing                  // the client's FIN
-	Closed                   // the client's RST
+	Closing                  // the client's FIN, or the plain server's
+	Closed                   // the client's RST, or the plain server's, or both FINs
 	UDPNew                   // one datagram
 	UDPFlow                  // more than one
 	Fragment                 // not a flow: the fragments of one datagram
@@ -52,7 +53,16 @@ const (
 	// some. Whoever forged it knows where the flow now is, so no FIN or RST counts any
 	// more: the serving host says when it ends.
 	leapt
+	// answered marks a translated flow whose server has answered its SYN.
+	answered
+	// finished marks a flow whose client has said FIN; ended, a translated one whose
+	// server has said FIN or RST, so that what its client says does not revive it.
+	finished
+	ended
 )
+
+// back marks the fragments of a datagram from a plain server, which have no other flag.
+const back = late
 
 const (
 	// endWindow is how far, in bytes, a FIN or RST may be from the expected
@@ -110,6 +120,8 @@ func (b *batch) tcpState(entry *flowtable.Entry, h *header.Packet) State {
 		return Closed
 	case h.TCPFlags&header.ACK == 0:
 		return state
+	case entry.Server != 0 && state == Embryonic && !b.knows(entry, h):
+		return state
 	case near(h.Seq, entry.Seq, dataWindow):
 	case h.Seq == entry.ISN+1 && (state == Established || state == Unconfirmed):
 		entry.Seq = h.Seq // the server took a repeated SYN for a new connection
@@ -128,9 +140,10 @@ func (b *batch) tcpState(entry *flowtable.Entry, h *header.Packet) State {
 	}
 	if ends {
 		b.end(entry)
+		entry.Flags |= finished
 		return Closing
 	}
-	return next
+	return afterBoth(entry, next)
 }
 
 // repeatedSYN keeps the choice. The sequence number is that of the client's latest
@@ -160,6 +173,8 @@ func (b *batch) revive(entry *flowtable.Entry, state State, ahead int32, exact b
 		return state
 	case state == Embryonic:
 		return b.opened(entry)
+	case entry.Flags&ended != 0:
+		return state
 	case ahead > 0 || entry.Flags&denied != 0:
 	case state == Closed && exact && entry.Flags&late != 0:
 	case state == Closed && exact:
@@ -168,7 +183,7 @@ func (b *batch) revive(entry *flowtable.Entry, state State, ahead int32, exact b
 	default:
 		return state
 	}
-	entry.Flags &^= denied
+	entry.Flags &^= denied | finished
 	b.begin(entry)
 	return b.opened(entry)
 }
@@ -176,7 +191,7 @@ func (b *batch) revive(entry *flowtable.Entry, state State, ahead int32, exact b
 // opened returns the state of a flow whose client says that it is open.
 func (b *batch) opened(entry *flowtable.Entry) State {
 	p := b.view.peer(PeerID(entry.Peer))
-	if b.engine.cfg.Confirm && p != nil && p.listener.answers(b.now) {
+	if b.engine.cfg.Confirm && p != nil && p.plain == nil && p.listener.answers(b.now) {
 		return Unconfirmed
 	}
 	return Established

@@ -27,6 +27,11 @@ type Peer struct {
 	// address of this host's own must not be among them; of several peers with one
 	// address, one has it.
 	Addrs []netip.Addr
+	// Servers makes the peer one that runs no engine: flows of each named service reach
+	// it at one of these endpoints, of the client's family, by NAT. Flows of other
+	// services or families, and those for which there is no free port, are served
+	// here. MTU is then that of the path, default 1500. Nil for hosts that run one.
+	Servers map[string][]netip.AddrPort
 }
 
 // defaultPeerMTU is that of GUE over IPv6 on Ethernet: 1500 - 40 - 8.
@@ -40,7 +45,11 @@ type view struct {
 	ports    [2]portMap // TCP, UDP
 	peers    []peer     // by slot; slot 0 stays empty
 	addrs    []netip.Addr
-	owner    []PeerID // by index of an address: the peer that is dialled there; 0 for none
+	owner    []PeerID  // by index of an address: the peer that is dialled there; 0 for none
+	servers  []*server // by number; nil for those that are gone, and for 0
+	// byEndpoint finds servers; packets from them come to ports of this range.
+	byEndpoint        map[endpoint]*server
+	natFirst, natLast uint16
 }
 
 // A portMap gives for each port the services that have it: usually one, several
@@ -101,6 +110,8 @@ type peer struct {
 	addrs    []netip.Addr
 	count    []*flowCounters // by service index
 	listener *listener
+	plain    map[string][]netip.AddrPort // Peer.Servers
+	servers  [][2]uint16                 // their numbers by service index and family; 0 for none
 }
 
 // counts returns the counters of an entry's flow, nil if its peer or its service is
@@ -147,13 +158,19 @@ func (v *view) lookup(proto Proto, dst *[16]byte, port uint16) (s *service, addr
 	return nil, 0
 }
 
-// dialled reports whether dst is an address of any service.
+// dialled reports whether dst is an address of any service, or one that plain servers
+// answer to.
 func (v *view) dialled(dst *[16]byte) (addr uint16, ok bool) {
 	for _, s := range v.services {
 		for ; s != nil; s = s.next {
 			if addr, ok := s.addrs.index(dst); ok {
 				return addr, true
 			}
+		}
+	}
+	for _, s := range v.byEndpoint {
+		if s.source == *dst {
+			return s.addr, true
 		}
 	}
 	return 0, false
@@ -223,6 +240,9 @@ func (e *Engine) SetServices(services []Service) error {
 	next.addrs = e.addrs
 	e.findOwners(&next)
 	e.growCounters(&next)
+	if err := e.setServers(&next); err != nil {
+		return err
+	}
 	e.view.Store(&next)
 	return nil
 }
@@ -263,14 +283,9 @@ const (
 // internAddrs gives each address of s the index that it has for the engine's life.
 func (e *Engine) internAddrs(s *service) error {
 	for _, a := range s.Addrs {
-		index, known := e.addrIndex[a.As16()]
-		if !known {
-			if len(e.addrs) >= maxAddrs {
-				return errors.New("dpr: an engine knows at most 65,535 addresses in its life")
-			}
-			index = uint16(len(e.addrs))
-			e.addrIndex[a.As16()] = index
-			e.addrs = append(e.addrs, a.Unmap())
+		index, err := e.internAddr(a)
+		if err != nil {
+			return err
 		}
 		s.addrs.few = append(s.addrs.few, addrIndex{a.As16(), index})
 	}
@@ -283,99 +298,19 @@ func (e *Engine) internAddrs(s *service) error {
 	return nil
 }
 
-// SetPeers replaces the set of peers that flows may be handed to. A peer that is
-// left out is gone: the next packet of each flow it served finds that out, and is
-// answered with a reset or, if it opens a connection, put before the policy. A peer
-// that merely gets no new flows stays in the set. On an error nothing changes.
-func (e *Engine) SetPeers(peers []Peer) error {
-	names := make(map[string]Peer, len(peers))
-	for _, p := range peers {
-		if _, twice := names[p.ID]; twice || p.ID == "" {
-			return fmt.Errorf("dpr: peer %q: IDs must be unique and not empty", p.ID)
-		}
-		if p.MTU != 0 && (p.MTU < minMTU || p.MTU > MaxPacket) {
-			return fmt.Errorf("dpr: peer %q: MTU %d: must be between %d and %d", p.ID, p.MTU, minMTU, MaxPacket)
-		}
-		names[p.ID] = p
+// internAddr returns the index that an address has for the engine's life.
+func (e *Engine) internAddr(a netip.Addr) (uint16, error) {
+	index, known := e.addrIndex[a.As16()]
+	if known {
+		return index, nil
 	}
-	if len(names) > maxPeers {
-		return fmt.Errorf("dpr: %d peers: at most %d", len(names), maxPeers)
+	if len(e.addrs) >= maxAddrs {
+		return 0, errors.New("dpr: an engine knows at most 65,535 addresses in its life")
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	next := *e.view.Load()
-	next.peers = slices.Clone(next.peers)
-	e.keepPeers(&next, names)
-	for _, p := range peers {
-		if _, isNew := names[p.ID]; isNew {
-			e.addPeer(&next, p)
-		}
-	}
-	e.findOwners(&next)
-	e.growCounters(&next)
-	e.view.Store(&next)
-	next.relink()
-	return nil
-}
-
-// minMTU is the least that any tunnel must carry: what IPv4 guarantees.
-const minMTU = 68
-
-// keepPeers updates the peers of v that are in names, which it removes there, and
-// frees the slots of the others.
-func (e *Engine) keepPeers(v *view, names map[string]Peer) {
-	for slot := 1; slot < len(v.peers); slot++ {
-		p := &v.peers[slot]
-		if p.id == 0 {
-			continue
-		}
-		if want, stays := names[p.name]; stays {
-			p.mtu, p.addrs = peerMTU(want), slices.Clone(want.Addrs)
-			delete(names, p.name)
-			continue
-		}
-		for _, c := range p.count {
-			c.open.Store(0)
-		}
-		*p = peer{}
-	}
-}
-
-func peerMTU(p Peer) int {
-	if p.MTU == 0 {
-		return defaultPeerMTU
-	}
-	return p.MTU
-}
-
-func (e *Engine) addPeer(v *view, p Peer) {
-	slot := 1
-	for slot < len(v.peers) && v.peers[slot].id != 0 {
-		slot++
-	}
-	if slot == len(v.peers) {
-		v.peers = append(v.peers, peer{})
-	}
-	e.generation++
-	v.peers[slot] = peer{
-		id:       PeerID(e.generation)<<slotBits | PeerID(slot),
-		name:     p.ID,
-		mtu:      peerMTU(p),
-		addrs:    slices.Clone(p.Addrs),
-		listener: new(listener),
-	}
-}
-
-// findOwners finds the peer of each address.
-func (e *Engine) findOwners(v *view) {
-	v.owner = make([]PeerID, len(e.addrs))
-	for i := range v.peers {
-		for _, a := range v.peers[i].addrs {
-			if index, known := e.addrIndex[a.As16()]; known && v.owner[index] == 0 {
-				v.owner[index] = v.peers[i].id
-			}
-		}
-	}
+	index = uint16(len(e.addrs))
+	e.addrIndex[a.As16()] = index
+	e.addrs = append(e.addrs, a.Unmap())
+	return index, nil
 }
 
 // growCounters gives each peer of v a counter for each service name.
@@ -411,6 +346,14 @@ func (e *Engine) Live(host, service string) *atomic.Int32 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return &e.counters(host, service).live
+}
+
+// Open returns the number of open flows of the service that the host was handed and
+// that are in the table.
+func (e *Engine) Open(host, service string) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return int(e.counters(host, service).open.Load())
 }
 
 // PeerID returns the ID of the peer for the uplink's use, which changes when a

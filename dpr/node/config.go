@@ -58,6 +58,12 @@ type Config struct {
 	Addr netip.Addr
 	// Services are what this host serves. At least one.
 	Services []Service
+	// Servers are hosts that run no node and serve, too.
+	Servers []Server
+	// NAT is how this host connects to Servers. The default sources are Addr and, for the
+	// other family, the first address of Services in it, as they are when the node is
+	// opened.
+	NAT dpr.NAT
 	// Report lists where reports of this host's load go: each peer's report
 	// address, or a broadcast or multicast address that reaches all of them. Its
 	// own address may be among them. Empty with Transport.
@@ -162,6 +168,9 @@ func (c Config) withDefaults() (Config, error) {
 		services[i] = s.withDefaults(c.Addr)
 	}
 	c.Services = services
+	if len(c.NAT.Sources) == 0 {
+		c.NAT.Sources = c.natSources()
+	}
 	return c, c.validate()
 }
 

@@ -48,6 +48,9 @@ type Host struct {
 	// of a peer carries at present, in bytes. It is called about twice a second for
 	// each peer. Optional.
 	PathMTU func(netip.AddrPort) (int, error)
+	// RouteMTU is PathMTU without a tunnel, for Config.Servers. Optional: without it
+	// their paths are believed to be Ethernet's.
+	RouteMTU func(netip.Addr) (int, error)
 	// Reaches reports whether there is a tunnel of the peer's method; see MethodOf.
 	// Peers that are not reached get no connections. Optional: without it all are.
 	Reaches func(netip.AddrPort) bool
@@ -73,7 +76,8 @@ type Host struct {
 	// SetAliases says which addresses of peers the host is to answer from.
 	SetAliases func([]netip.Addr) error
 	// SetServices replaces the endpoints whose packets come to Devices: those of this
-	// host, Former ones among them. Optional: without it the host must bring those
+	// host, Former ones among them, and without a name the ports at which Config.Servers
+	// answer. Optional: without it the host must bring those
 	// of all services that Node.Reconfigure may add.
 	SetServices func([]dpr.Service) error
 	// SetKeys replaces the cluster's keys, from which those of the tunnel are derived.

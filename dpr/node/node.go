@@ -30,6 +30,8 @@ type Node struct {
 	confirmer *confirm.Confirmer
 	prober    *prober
 	aborted   atomic.Uint64 // see abandon
+	// serversChanged has watchServers look at the configuration again.
+	serversChanged chan struct{}
 	// current is the configuration in force. Whoever changes it, or makes the parts
 	// follow it, holds wiring.
 	current atomic.Pointer[setup]
@@ -41,7 +43,9 @@ type Node struct {
 	sockets map[string]dpr.Sockets // the counts of own connections, by service
 	state   loadinfo.State
 	healthy map[string]bool // by service
-	mtus    map[string]int  // of the tunnels to peers; changes under wiring, too
+	// answering is since when endpoints of plain servers answer, zero if they do not.
+	answering map[string]time.Time
+	mtus      map[string]int // of the tunnels to peers; changes under wiring, too
 }
 
 // New returns a node on the host. The node owns the host from then on: Run closes
@@ -62,17 +66,20 @@ func assemble(cfg Config, host Host) (*Node, error) {
 	first := &setup{Config: cfg}
 	n := &Node{
 		cfg: cfg, host: host,
-		boot:    uint64(time.Now().UnixNano()),
-		served:  first.endpoints(nil),
-		state:   loadinfo.Joining,
-		prober:  newProber(len(host.Answers) > 0),
-		peers:   make(map[string]loadinfo.Member),
-		healthy: make(map[string]bool),
-		sockets: make(map[string]dpr.Sockets),
+		boot:           uint64(time.Now().UnixNano()),
+		served:         first.captured(),
+		state:          loadinfo.Joining,
+		prober:         newProber(len(host.Answers) > 0),
+		peers:          make(map[string]loadinfo.Member),
+		healthy:        make(map[string]bool),
+		answering:      make(map[string]time.Time),
+		serversChanged: make(chan struct{}, 1),
+		sockets:        make(map[string]dpr.Sockets),
 	}
 	n.current.Store(first)
 	if n.engine, err = dpr.New(dpr.Config{
-		Services:   n.served,
+		Services:   first.endpoints(nil),
+		NAT:        cfg.NAT,
 		Seed:       cfg.seed(),
 		MaxFlows:   cfg.MaxFlows,
 		TrackLocal: host.TrackLocal,
@@ -164,7 +171,7 @@ func (n *Node) Run(ctx context.Context) error {
 		}
 	}
 	router.Go(func() { fail(n.runRouter(routing)) })
-	for _, run := range []func(context.Context) error{n.reports.Run, n.sample, n.follow, n.watchHealth, n.confirm, n.probe, n.host.run} {
+	for _, run := range []func(context.Context) error{n.reports.Run, n.sample, n.follow, n.watchHealth, n.watchServers, n.confirm, n.probe, n.host.run} {
 		others.Go(func() { fail(run(working)) })
 	}
 	<-working.Done()
@@ -275,6 +282,7 @@ func (n *Node) choose(now time.Time) {
 		if s.Proto == dpr.TCP {
 			n.prober.mark(snap, s.Name)
 		}
+		n.addServers(snap, s.Name, now)
 		snap.Taken = n.engine.Clock(now)
 		if err := n.engine.SetSnapshot(s.Name, policy, snap); err != nil {
 			n.cfg.Logger.Error("cannot follow the cluster's load", "service", s.Name, "err", err)
@@ -320,7 +328,7 @@ func (n *Node) wire(s *setup, peers map[string]loadinfo.Member) error {
 		return err
 	}
 	defer signal(n.prober.peers)
-	return n.setPeers(s, peers, n.measure(peers))
+	return n.setPeers(s, peers, n.measure(s, peers))
 }
 
 // aliases returns the addresses of the peers that this host is to answer from.

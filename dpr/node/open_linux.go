@@ -82,6 +82,7 @@ func (l *linux) openTunnel() error {
 	if err != nil {
 		return err
 	}
+	l.host.RouteMTU = t.routeMTU
 	l.host.MTU, l.host.PathMTU, l.host.SetPeers = ifi.MTU-l.overhead(), t.mtu, t.setPeers
 	l.host.SetKeys = func(keys []loadinfo.Key) error { return u.SetKeys(tunnelKeys(keys)...) }
 	l.host.Tunnel = t.stats

@@ -19,16 +19,17 @@ const pathsEvery = 500 * time.Millisecond
 func (n *Node) followPaths() error {
 	n.wiring.Lock()
 	defer n.wiring.Unlock()
-	mtus := n.measure(n.peers)
+	s := n.current.Load()
+	mtus := n.measure(s, n.peers)
 	if maps.Equal(n.mtus, mtus) {
 		return nil
 	}
-	return n.setPeers(n.current.Load(), n.peers, mtus)
+	return n.setPeers(s, n.peers, mtus)
 }
 
 // measure returns the length of the longest packet that fits the tunnel to each of
-// the peers, by ID.
-func (n *Node) measure(peers map[string]loadinfo.Member) map[string]int {
+// the peers, and the path to each plain server, by ID.
+func (n *Node) measure(s *setup, peers map[string]loadinfo.Member) map[string]int {
 	mtus := make(map[string]int, len(peers))
 	for id, m := range peers {
 		mtus[id] = n.host.MTU
@@ -39,7 +40,29 @@ func (n *Node) measure(peers map[string]loadinfo.Member) map[string]int {
 			mtus[id] = mtu
 		}
 	}
+	for _, server := range n.plain(s, peers) {
+		if mtu := n.pathTo(&server); mtu > 0 {
+			mtus[server.ID] = mtu
+		}
+	}
 	return mtus
+}
+
+// pathTo returns the length of the longest packet that fits the paths to all endpoints
+// of a plain server, 0 if that is not known.
+func (n *Node) pathTo(s *Server) (least int) {
+	if n.host.RouteMTU == nil {
+		return 0
+	}
+	for _, list := range s.Services {
+		for _, at := range list {
+			mtu, err := n.host.RouteMTU(at.Addr())
+			if err == nil && (least == 0 || mtu < least) {
+				least = mtu
+			}
+		}
+	}
+	return least
 }
 
 // setPeers tells engine and uplink of the peers and of the MTUs of their tunnels.
@@ -48,10 +71,14 @@ func (n *Node) setPeers(s *setup, peers map[string]loadinfo.Member, mtus map[str
 	for _, id := range slices.Sorted(maps.Keys(peers)) {
 		list = append(list, dpr.Peer{ID: id, MTU: mtus[id], Addrs: s.aliasesOf(peers[id])})
 	}
+	members := len(list)
+	for _, server := range n.plain(s, peers) {
+		list = append(list, dpr.Peer{ID: server.ID, MTU: mtus[server.ID], Servers: server.Services})
+	}
 	if err := n.engine.SetPeers(list); err != nil {
 		return err
 	}
-	for _, p := range list {
+	for _, p := range list[:members] {
 		uplink = append(uplink, Peer{ID: n.engine.PeerID(p.ID), Name: p.ID, Addr: peers[p.ID].Node, MTU: p.MTU})
 	}
 	if err := n.host.SetPeers(uplink); err != nil {

@@ -16,10 +16,12 @@ import (
 // breaks no connection. When it returns, new connections follow the new
 // configuration. On an error the old one stays in force as a whole.
 //
-// Services can come, go and change, as can Report, Keys, Weight, AliasPrefixes and
+// Services and Servers can come, go and change, as can Report, Keys, Weight, AliasPrefixes and
 // Timeouts. All else must be as it was, or the error names the field; Logger is not
 // looked at, nor Resources. A state that Drain has set stays. What Transport has
 // made goes on as it is, with the new Keys.
+//
+// Servers that go keep their connections until these have ended.
 //
 // A service is known by its name. One that goes, or gives up ports or addresses,
 // stays captured until its last connection has ended; new ones to what was given up
@@ -35,6 +37,9 @@ import (
 // that it was opened in.
 func (n *Node) Reconfigure(cfg Config) error {
 	cfg.Logger = n.cfg.Logger
+	if len(cfg.NAT.Sources) == 0 {
+		cfg.NAT.Sources = n.cfg.NAT.Sources
+	}
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
@@ -72,7 +77,7 @@ func (c Config) Validate() error {
 		return err
 	}
 	s := &setup{Config: c}
-	if err := (dpr.Config{Services: s.endpoints(nil), MaxFlows: c.MaxFlows, Timeouts: c.Timeouts}).Validate(); err != nil {
+	if err := (dpr.Config{Services: s.endpoints(nil), MaxFlows: c.MaxFlows, Timeouts: c.Timeouts, NAT: c.NAT}).Validate(); err != nil {
 		return err
 	}
 	return loadinfo.NewBoard(loadinfo.BoardConfig{}).SetSelf(s.self())
@@ -98,6 +103,7 @@ func (c *Config) follows(old *Config) error {
 		{"Queues", old.Queues, c.Queues},
 		{"MaxFlows", old.MaxFlows, c.MaxFlows},
 		{"SYNRate", old.SYNRate, c.SYNRate},
+		{"NAT", old.NAT, c.NAT},
 		{"CaptureByRouting", old.CaptureByRouting, c.CaptureByRouting},
 	} {
 		if !reflect.DeepEqual(f.was, f.now) {
@@ -119,6 +125,7 @@ func (c *Config) carrier() string {
 func (n *Node) successor(old *setup, cfg Config) (*setup, error) {
 	next := &setup{Config: cfg}
 	n.engine.Tick(time.Now()) // its counts of connections are then right
+	next.gone = n.goneServers(old, cfg.Servers)
 	for _, was := range slices.Concat(old.former, old.Services) {
 		for i := range cfg.Services {
 			if err := n.succeeds(&was, &cfg.Services[i]); err != nil {
@@ -184,6 +191,7 @@ func (n *Node) replace(old, next *setup) error {
 		return errors.Join(err, n.apply(old))
 	}
 	n.current.Store(next)
+	signal(n.serversChanged)
 	n.choose(time.Now())
 	return nil
 }
@@ -191,7 +199,7 @@ func (n *Node) replace(old, next *setup) error {
 // apply makes all parts follow a setup. It may be repeated. What can fail comes
 // before what peers see of it.
 func (n *Node) apply(s *setup) error {
-	if err := n.setServices(s.endpoints(nil)); err != nil {
+	if err := n.setServices(s.captured()); err != nil {
 		return err
 	}
 	if err := n.wire(s, n.peers); err != nil {
@@ -241,23 +249,23 @@ func (n *Node) setKeys(s *setup) error {
 	return nil
 }
 
-// forget drops former services whose last connection has ended.
+// forget drops former services and servers whose last connection has ended.
 func (n *Node) forget() {
 	old := n.current.Load()
-	if len(old.former) == 0 {
+	if len(old.former) == 0 && len(old.gone) == 0 {
 		return
 	}
 	n.engine.Tick(time.Now()) // its counts of connections are then right
-	next := &setup{Config: old.Config}
+	next := &setup{Config: old.Config, gone: n.goneServers(old, old.Servers)}
 	for _, was := range old.former {
 		if n.busy(was.Name) {
 			next.former = append(next.former, was)
 		}
 	}
-	if len(next.former) == len(old.former) {
+	if len(next.former) == len(old.former) && len(next.gone) == len(old.gone) {
 		return
 	}
 	if err := n.replace(old, next); err != nil {
-		n.cfg.Logger.Error("cannot give up former services", "err", err)
+		n.cfg.Logger.Error("cannot give up former services and servers", "err", err)
 	}
 }

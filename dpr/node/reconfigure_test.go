@@ -78,6 +78,7 @@ func newChanging(t *testing.T, network *dprtest.Network, name string, number, ho
 		ID:       name,
 		Addr:     tunnel,
 		Services: []node.Service{{Name: "web", Port: 80, PortEnd: 81, Addrs: c.addrs[:1]}},
+		NAT:      dpr.NAT{Sources: c.addrs[:1]},
 		Keys:     []loadinfo.Key{{ID: 1, Secret: make([]byte, 32)}},
 		Period:   changingPeriod,
 	}
@@ -173,15 +174,16 @@ func (c *changing) echo(t *testing.T, ports ...uint16) {
 
 // pair is two hosts, of which a hands all to b, and a client.
 type pair struct {
-	t    *testing.T
-	a, b *changing
-	dial func(context.Context, netip.AddrPort) (net.Conn, error)
+	t       *testing.T
+	a, b    *changing
+	dial    func(context.Context, netip.AddrPort) (net.Conn, error)
+	network *dprtest.Network
 }
 
 func newPair(t *testing.T) *pair {
 	ctx, cancel := context.WithCancel(context.Background())
 	network := dprtest.NewNetwork(1)
-	p := &pair{t: t, a: newChanging(t, network, "a", 1, 2), b: newChanging(t, network, "b", 2, 2)}
+	p := &pair{t: t, network: network, a: newChanging(t, network, "a", 1, 2), b: newChanging(t, network, "b", 2, 2)}
 	client := newStack(network, "client", netip.MustParseAddr("198.18.0.101"), nil)
 	var running sync.WaitGroup
 	for _, run := range []func(context.Context) error{
@@ -328,6 +330,7 @@ func TestReconfigureRefuses(t *testing.T) {
 		"Interface cannot change from  to x":  func(c *node.Config) { c.Interface = "x" },
 		"Interfaces cannot change from [] to": func(c *node.Config) { c.Interfaces = []string{"x"} },
 		"Period cannot change from 500ms to":  func(c *node.Config) { c.Period = time.Second },
+		"NAT cannot change from":              func(c *node.Config) { c.NAT.First = 50000 },
 		"Queues cannot change from 1 to 2":    func(c *node.Config) { c.Queues = 2 },
 		"MaxFlows cannot change from 0 to 9":  func(c *node.Config) { c.MaxFlows = 9 },
 		"Services is empty":                   func(c *node.Config) { c.Services = nil },

@@ -10,7 +10,7 @@ import (
 )
 
 // endpoints are those that the node is opened with.
-func (l *linux) endpoints() []dpr.Service { return (&setup{Config: l.cfg}).endpoints(nil) }
+func (l *linux) endpoints() []dpr.Service { return (&setup{Config: l.cfg}).captured() }
 
 // captured returns the services in the form that the capture of packets needs.
 func captured(services []dpr.Service) []hostnet.Service {
@@ -29,7 +29,7 @@ func metered(services []dpr.Service) (list []sockmeter.Service) {
 		clash := func(o sockmeter.Service) bool {
 			return o.Name == m.Name || o.Port <= m.PortEnd && m.Port <= o.PortEnd
 		}
-		if s.Proto == dpr.TCP && !(s.Former && slices.ContainsFunc(list, clash)) {
+		if s.Name != "" && s.Proto == dpr.TCP && !(s.Former && slices.ContainsFunc(list, clash)) {
 			list = append(list, m)
 		}
 	}
@@ -43,9 +43,11 @@ func (l *linux) checkInterfaces(services []dpr.Service) error {
 		return nil // as the operator says
 	}
 	have := make(map[int]bool)
-	for _, a := range l.cfg.dialled() {
-		if ifi, err := interfaceOf("", a); err == nil {
-			have[ifi.Index] = true
+	for _, s := range l.endpoints() {
+		for _, a := range s.Addrs {
+			if ifi, err := interfaceOf("", a); err == nil {
+				have[ifi.Index] = true
+			}
 		}
 	}
 	for _, s := range services {

@@ -15,6 +15,8 @@ type setup struct {
 	// former are services as they were configured before, with connections that
 	// must go on. Some of their endpoints may be those of current services.
 	former []Service
+	// gone are servers that were configured before, with connections that must go on.
+	gone []Server
 }
 
 // endpoints returns all endpoints in the form that the engine needs: current ones
@@ -30,6 +32,9 @@ func (s *setup) endpoints(peers []netip.Addr) []dpr.Service {
 	}
 	return list
 }
+
+// captured returns the endpoints whose packets the host is to bring.
+func (s *setup) captured() []dpr.Service { return append(s.endpoints(nil), s.natServices()...) }
 
 func (s *Service) endpoints(peers []netip.Addr) dpr.Service {
 	return dpr.Service{

@@ -51,6 +51,8 @@ type Status struct {
 	State loadinfo.State
 	// Members are all hosts that this one knows of, itself included.
 	Members []loadinfo.Member
+	// Servers are the hosts that run no node.
+	Servers []ServerStatus
 	// Services are this host's, by name.
 	Services map[string]ServiceStatus
 	// Engine counts packets and flows.
@@ -109,6 +111,7 @@ func (n *Node) Status() Status {
 		Aborted:  n.aborted.Load(),
 	}
 	s.Paths = n.prober.all()
+	s.Servers = n.serverStatus()
 	n.host.count(&s)
 	n.mu.Lock()
 	defer n.mu.Unlock()

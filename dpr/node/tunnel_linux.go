@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/carom-dpr/carom/dpr"
 	"github.com/carom-dpr/carom/dpr/gue"
 	"github.com/carom-dpr/carom/dpr/ipip"
 )
@@ -68,6 +69,16 @@ func (t *tunnels) mtu(to netip.AddrPort) (int, error) {
 		return t.ipip.MTU(to.Addr())
 	}
 	return t.gue.MTU(to.Addr())
+}
+
+// routeMTU returns the length of the longest packet that the path to an address carries
+// without a tunnel.
+func (t *tunnels) routeMTU(to netip.Addr) (int, error) {
+	mtu, err := t.gue.MTU(to)
+	if err != nil {
+		return 0, err
+	}
+	return min(mtu+t.gue.Overhead(to), dpr.MaxPacket), nil
 }
 
 // setPeers tells each tunnel of all peers, since what one of them sends comes by this

@@ -27,7 +27,7 @@ const (
 // errors speak of the fields of this package. Limits of the flow table are left to
 // dpr, whose fields have the same names.
 func (c *Config) validate() error {
-	for _, check := range []func() error{c.validateSelf, c.validateNetwork, c.validateKeys, c.validateServices} {
+	for _, check := range []func() error{c.validateSelf, c.validateNetwork, c.validateKeys, c.validateServices, c.validateServers} {
 		if err := check(); err != nil {
 			return fmt.Errorf("node: %w", err)
 		}

@@ -108,6 +108,10 @@ var (
 	descReadErrors = newDesc("reports_read_errors_total", "Reads of load reports that failed.")
 	descReportsIn  = newDesc("reports_received_total", "Load reports received, by what became of them.", "result")
 
+	descNATPorts = newDesc("nat_ports", "Ports that connections to an endpoint of a plain server leave from, by their use.", "endpoint", "protocol", "use")
+	descNoPort   = newDesc("nat_no_port_total", "New flows served here since no port to a plain server was free.")
+	descServerUp = newDesc("server_healthy", "Whether the plain server answers.", "service", "server")
+
 	descPeers     = newDesc("peers", "Other hosts of the cluster.", "state")
 	descAge       = newDesc("peer_report_age_seconds", "Age of the peer's last report.", "peer")
 	descQueries   = newDesc("dns_queries_total", "DNS queries by what became of them.", "result")
@@ -135,6 +139,7 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	out.network(&s)
 	out.reports(&s)
 	out.peers(&s)
+	out.servers(&s)
 }
 
 // A dnsCollector makes metrics of a name server's counts.
@@ -284,6 +289,20 @@ func (to sink) peers(s *node.Status) {
 	for _, state := range states {
 		to.gauge(descPeers, float64(byState[state.String()]), state.String())
 	}
+}
+
+func (to sink) servers(s *node.Status) {
+	for i := range s.Servers {
+		for name, service := range s.Servers[i].Services {
+			to.flag(descServerUp, service.Healthy, name, s.Servers[i].ID)
+		}
+	}
+	for _, p := range s.Engine.NAT {
+		for use, n := range map[string]int{"used": p.Used, "free": p.Free, "resting": p.Resting} {
+			to.gauge(descNATPorts, float64(n), p.Server.String(), p.Proto.String(), use)
+		}
+	}
+	to.count(descNoPort, s.Engine.NoPort)
 }
 
 // pathsOK says of each service whether all of its paths are well.

@@ -51,8 +51,8 @@ type Entry struct {
 	Flags uint8
 	// NATPort is the port that a translated flow uses towards its server.
 	NATPort uint16
-	// MSS is the maximum segment size that the client announced, in bytes.
-	MSS uint16
+	// Server is the plain server that a translated flow goes to, 0 for none.
+	Server uint16
 	// Waits counts for the caller how often Config.Keep has kept the entry.
 	Waits uint16
 }

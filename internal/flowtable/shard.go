@@ -65,7 +65,7 @@ func (s *Shard) Insert(k *Key, h uint64, class Class, now uint32) *Entry {
 	i := s.take()
 	e, head := &s.entries[i], s.bucket(h)
 	e.Key = *k
-	e.ISN, e.Seq, e.Peer, e.Flags, e.NATPort, e.MSS, e.Waits = 0, 0, 0, 0, 0, 0, 0
+	e.ISN, e.Seq, e.Peer, e.Flags, e.NATPort, e.Server, e.Waits = 0, 0, 0, 0, 0, 0, 0
 	// Touch reads these three without the lock.
 	atomic.StoreUint32(&e.next, *head)
 	atomic.StoreUint32(&e.hash, uint32(h))

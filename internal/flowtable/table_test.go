@@ -98,17 +98,17 @@ func TestEntryKeepsTheCallersFields(t *testing.T) {
 	require.True(t, insert(tab, key(1), established, 7))
 	with(tab, key(1), func(_ *Shard, e *Entry) {
 		require.Equal(t, uint32(7), e.Touched())
-		e.ISN, e.Seq, e.Peer, e.Flags, e.NATPort, e.MSS = 1, 2, 3, 4, 5, 6
+		e.ISN, e.Seq, e.Peer, e.Flags, e.NATPort, e.Server = 1, 2, 3, 4, 5, 6
 	})
 	with(tab, key(1), func(s *Shard, e *Entry) {
 		require.Equal(t, [...]uint32{1, 2, 3, 4, 5, 6},
-			[...]uint32{e.ISN, e.Seq, e.Peer, uint32(e.Flags), uint32(e.NATPort), uint32(e.MSS)})
+			[...]uint32{e.ISN, e.Seq, e.Peer, uint32(e.Flags), uint32(e.NATPort), uint32(e.Server)})
 		s.Delete(e)
 	})
 	require.True(t, insert(tab, key(2), closed, 8), "the slot is free again")
 	with(tab, key(2), func(_ *Shard, e *Entry) {
 		require.Equal(t, Entry{Key: key(2), Class: closed},
-			Entry{Key: e.Key, ISN: e.ISN, Seq: e.Seq, Peer: e.Peer, Class: e.Class, Flags: e.Flags, NATPort: e.NATPort, MSS: e.MSS},
+			Entry{Key: e.Key, ISN: e.ISN, Seq: e.Seq, Peer: e.Peer, Class: e.Class, Flags: e.Flags, NATPort: e.NATPort, Server: e.Server},
 			"and clean")
 	})
 }
