@@ -88,7 +88,7 @@ func expectedCost(n, length int) rates {
 		Interval: defaultInterval, Fanout: defaultFanout, MaxDatagram: defaultMaxDatagram,
 	}, table: newTable()}
 	for i := range n {
-		g.table.put(&loadinfo.Report{ID: strconv.Itoa(i)}, make([]byte, length), time.Time{})
+		g.table.put(&loadinfo.Report{ID: strconv.Itoa(i)}, make([]byte, length), time.Time{}, false)
 	}
 	period, _ := g.pace()
 	packets := defaultFanout/defaultInterval.Seconds() + 2

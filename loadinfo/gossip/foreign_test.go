@@ -193,7 +193,7 @@ func TestA70AgesAddUp(t *testing.T) {
 		for range 100 {
 			pass(100 * time.Millisecond)
 			origin, far := hosts[0].g.table.entry("h1"), hosts[4].g.table.entry("h1")
-			if bytes.Equal(origin.msg, far.msg) {
+			if origin.msg == far.msg {
 				compared++
 				require.InDelta(t, 0, origin.made.Sub(far.made), float64(5*time.Millisecond))
 			}

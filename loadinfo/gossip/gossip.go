@@ -223,7 +223,7 @@ func (g *Gossip) send(r *loadinfo.Report) {
 		g.cfg.Logger.Error("gossip: own report cannot be sent", "err", err)
 		return
 	}
-	g.table.put(r, msg, time.Now())
+	g.table.put(r, msg, time.Now(), true)
 }
 
 // tooOld is an age that no report that still matters has on its way.
@@ -232,14 +232,23 @@ const tooOld = time.Hour
 var errMessage = fmt.Errorf("%w: age", loadinfo.ErrMalformed)
 
 // receive takes a report as it travels: its age in milliseconds as a varint, then
-// the report. One that is news is sent on.
+// the report. One that is news is sent on. Most are not: where all tell all, a report
+// comes several times, and what came before need not be read again.
 func (g *Gossip) receive(msg []byte, now time.Time) {
-	r, report, made, err := parseMessage(msg, now)
+	report, made, err := parseAge(msg, now)
+	var r loadinfo.Report
+	switch {
+	case err != nil:
+	case g.table.has(report):
+		err = loadinfo.ErrReplayed
+	default:
+		r, err = loadinfo.ParseReport(report, nil)
+	}
 	if err == nil {
 		err = g.cfg.Board.Receive(r, made)
 	}
 	if err == nil {
-		g.table.put(&r, slices.Clone(report), made)
+		g.table.put(&r, report, made, false)
 		if r.State == loadinfo.Draining {
 			g.lost.left(memberName(r.ID, r.Boot))
 		}
@@ -250,13 +259,12 @@ func (g *Gossip) receive(msg []byte, now time.Time) {
 	}
 }
 
-func parseMessage(msg []byte, now time.Time) (r loadinfo.Report, report []byte, made time.Time, err error) {
+func parseAge(msg []byte, now time.Time) (report []byte, made time.Time, err error) {
 	age, n := binary.Uvarint(msg)
 	if n <= 0 || age > uint64(tooOld/time.Millisecond) {
-		return r, nil, now, errMessage
+		return nil, now, errMessage
 	}
-	r, err = loadinfo.ParseReport(msg[n:], nil)
-	return r, msg[n:], now.Add(-time.Duration(age) * time.Millisecond), err
+	return msg[n:], now.Add(-time.Duration(age) * time.Millisecond), nil
 }
 
 // warnEvery is the least time between two warnings of one kind, and maxKinds how

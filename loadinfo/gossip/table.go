@@ -16,6 +16,7 @@ import (
 type table struct {
 	mu    sync.Mutex
 	hosts map[string]*entry
+	heard map[string]*entry // by the report, those that others sent
 	heap  entries
 	bytes int // of all reports
 }
@@ -24,10 +25,11 @@ type table struct {
 type entry struct {
 	id   string
 	boot uint64
-	msg  []byte    // encoded, without a tag of a key
+	msg  string    // encoded, without a tag of a key
 	made time.Time // by its sender, on this host's clock
 	keep time.Duration
 	end  bool // it says that the host drains
+	own  bool
 	sent int
 	at   int // in the heap
 }
@@ -36,21 +38,34 @@ type entry struct {
 // long as boards take for the sender to be dead.
 const keepPeriods = 20
 
-func newTable() *table { return &table{hosts: map[string]*entry{}} }
+func newTable() *table {
+	return &table{hosts: map[string]*entry{}, heard: map[string]*entry{}}
+}
 
-// put takes a report that is newer than the one that the table has.
-func (t *table) put(r *loadinfo.Report, msg []byte, made time.Time) {
+// put takes a report that is newer than the one that the table has, own if it is this
+// host's.
+func (t *table) put(r *loadinfo.Report, msg []byte, made time.Time, own bool) {
 	e := &entry{
-		id: r.ID, boot: r.Boot, msg: msg, made: made,
+		id: r.ID, boot: r.Boot, msg: string(msg), made: made,
 		keep: keepPeriods * max(r.Period, loadinfo.DefaultPeriod),
-		end:  r.State == loadinfo.Draining,
+		end:  r.State == loadinfo.Draining, own: own,
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.drop(r.ID)
 	t.hosts[r.ID] = e
+	if !own {
+		t.heard[e.msg] = e
+	}
 	t.bytes += len(msg)
 	heap.Push(&t.heap, e)
+}
+
+// has reports whether another host's last report is this one.
+func (t *table) has(report []byte) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.heard[string(report)] != nil
 }
 
 // drained reports whether the host's last word in that life was that it drains.
@@ -64,9 +79,17 @@ func (t *table) drained(id string, boot uint64) bool {
 func (t *table) drop(id string) {
 	if e := t.hosts[id]; e != nil {
 		heap.Remove(&t.heap, e.at)
-		delete(t.hosts, id)
-		t.bytes -= len(e.msg)
+		t.forget(e)
 	}
+}
+
+// forget takes out an entry that is not in the heap.
+func (t *table) forget(e *entry) {
+	delete(t.hosts, e.id)
+	if t.heard[e.msg] == e {
+		delete(t.heard, e.msg)
+	}
+	t.bytes -= len(e.msg)
 }
 
 // size returns the number of hosts and the mean length of a report, in bytes.
@@ -86,8 +109,7 @@ func (t *table) take(now time.Time, overhead, room, limit int) (msgs [][]byte) {
 	for misses := 0; misses < maxMisses && len(t.heap) > 0 && t.heap[0].sent < limit; {
 		e := heap.Pop(&t.heap).(*entry)
 		if now.Sub(e.made) > e.keep {
-			delete(t.hosts, e.id)
-			t.bytes -= len(e.msg)
+			t.forget(e)
 			continue
 		}
 		passed = append(passed, e)

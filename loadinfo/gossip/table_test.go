@@ -16,7 +16,7 @@ var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 func filled(hosts, length int) *table {
 	t := newTable()
 	for i := range hosts {
-		t.put(&loadinfo.Report{ID: fmt.Sprint(i), Boot: 1}, make([]byte, length), start.Add(time.Duration(i)))
+		t.put(&loadinfo.Report{ID: fmt.Sprint(i), Boot: 1}, make([]byte, length), start.Add(time.Duration(i)), false)
 	}
 	return t
 }
@@ -51,7 +51,7 @@ func TestA69ReportsHaveTheirShare(t *testing.T) {
 func TestTableOrder(t *testing.T) {
 	table := filled(3, 10)
 	room := 10 + maxAge
-	table.put(&loadinfo.Report{ID: "large"}, make([]byte, 500), start.Add(time.Hour))
+	table.put(&loadinfo.Report{ID: "large"}, make([]byte, 500), start.Add(time.Hour), false)
 	taken := func() (id string) {
 		before := map[string]int{}
 		for id, e := range table.hosts {
@@ -67,7 +67,7 @@ func TestTableOrder(t *testing.T) {
 	}
 	require.Equal(t, "2", taken(), "the youngest that fits")
 	require.Equal(t, "1", taken())
-	table.put(&loadinfo.Report{ID: "1"}, make([]byte, 10), start.Add(-1))
+	table.put(&loadinfo.Report{ID: "1"}, make([]byte, 10), start.Add(-1), false)
 	require.Equal(t, "0", taken())
 	require.Equal(t, "1", taken(), "a new version is news")
 	require.Equal(t, "2", taken())
@@ -83,7 +83,7 @@ func TestA69NothingIsKept(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	for i := range 100_000 {
 		r := loadinfo.Report{ID: fmt.Sprint("u", i), Boot: uint64(i)}
-		table.put(&r, make([]byte, 60), now)
+		table.put(&r, make([]byte, 60), now, false)
 		if i%1000 == 0 { // exchanges of all that there is come all the time
 			now = now.Add(time.Second)
 			table.all(now, nil)
@@ -116,4 +116,24 @@ func BenchmarkTake(b *testing.B) {
 			}
 		})
 	}
+}
+
+// A report is known by what it says until another of its host comes, or it is too old
+// to be sent on; this host's own is for the board to judge.
+func TestTableHas(t *testing.T) {
+	table, first, second, own := newTable(), []byte("first"), []byte("second"), []byte("own")
+	table.put(&loadinfo.Report{ID: "1"}, first, start, false)
+	table.put(&loadinfo.Report{ID: "2"}, own, start, true)
+	require.True(t, table.has(first))
+	require.False(t, table.has(second))
+	require.False(t, table.has(own))
+	table.put(&loadinfo.Report{ID: "1"}, second, start, false)
+	require.False(t, table.has(first))
+	require.True(t, table.has(second))
+	table.all(start.Add(time.Hour), nil)
+	require.False(t, table.has(second))
+	require.Empty(t, table.heard)
+	table.put(&loadinfo.Report{ID: "1"}, first, start, false)
+	table.take(start.Add(time.Hour), 0, 1000, 1)
+	require.Empty(t, table.heard)
 }
