@@ -23,7 +23,7 @@ type NAT struct {
 	Sources []netip.Addr
 	// First and Last bound the ports that flows leave from. Nothing else of this host
 	// should use them: what comes to them must be brought to the engine. Each endpoint
-	// of a plain server has all of them. Default 61000 and 65535, which lie beyond
+	// of a plain server has all of them. Default 61000 and 65534, which lie beyond
 	// those that Linux chooses from. A TCP port rests for a minute when its connection
 	// has been forgotten, so the default makes about 65 connections a second to each
 	// endpoint.
@@ -32,7 +32,7 @@ type NAT struct {
 
 const (
 	defaultNATFirst = 61000
-	defaultNATLast  = 65535
+	defaultNATLast  = 65534 // rules of Linux, which capture by routing needs, do not know 65535
 	// defaultPlainMTU is that of Ethernet: nothing is added to what is translated.
 	defaultPlainMTU = 1500
 )

@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"context"
 	"io"
 	"net"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"github.com/carom-dpr/carom/dpr"
 	"github.com/carom-dpr/carom/dpr/node"
 	"github.com/carom-dpr/carom/internal/lab"
+	"github.com/carom-dpr/carom/loadinfo/health"
 )
 
 // A way is a forwarding method and a reply mode: how packets come to the serving host
@@ -23,6 +25,8 @@ type way struct {
 	// plain says that servers may be bound to their host's own address, and that UDP
 	// servers may answer from whatever address they have.
 	plain bool
+	// nat says that b runs no node, and that its servers listen on ports of their own.
+	nat bool
 	// families are the versions of IP that it is a way for.
 	families map[string]bool
 }
@@ -42,7 +46,9 @@ var ways = []way{
 	}},
 	{name: "GUE, tunnelled", set: reply(dpr.ReplyTunnelled), families: families},
 	{name: "IPIP, tunnelled", set: both(method(node.IPIP), reply(dpr.ReplyTunnelled)), families: families},
+	{name: "NAT", set: func(*node.Config) {}, plain: true, nat: true, families: families},
 	{name: "captured by routing, direct", set: byRouting, families: onlyIPv4},
+	{name: "captured by routing, NAT", set: byRouting, plain: true, nat: true, families: onlyIPv4},
 	{name: "captured by routing, rewritten", set: both(byRouting, reply(dpr.ReplyRewritten)), plain: true, families: onlyIPv4},
 	{name: "captured by routing, tunnelled", set: both(byRouting, reply(dpr.ReplyTunnelled)), families: onlyIPv4},
 }
@@ -77,8 +83,41 @@ func (w way) config(h *host) node.Config {
 		{Name: "http", Port: httpPort, Policy: policy},
 		{Name: "datagrams", Proto: dpr.UDP, Port: udpPort, Policy: policy},
 	}
+	if w.nat {
+		cfg.Servers = []node.Server{w.server(h)}
+	}
 	w.set(&cfg)
 	return cfg
+}
+
+// on returns the port that a server of the host listens on.
+func (w way) on(h *host, port uint16) uint16 {
+	if w.nat && h.Name() == "b" {
+		port += 1000
+	}
+	return port
+}
+
+// server is host b without a node, checked from another host.
+func (w way) server(from *host) node.Server {
+	b := from.w.hosts["b"]
+	at := func(port uint16) []netip.AddrPort { return []netip.AddrPort{b.at(w.on(b, port))} }
+	return node.Server{
+		ID:       "b",
+		Services: map[string][]netip.AddrPort{service: at(port), "http": at(httpPort), "datagrams": at(udpPort)},
+		Check: func(service string, at netip.AddrPort) health.Check {
+			if service == "datagrams" {
+				return nil
+			}
+			return func(ctx context.Context) error {
+				conn, err := from.DialContext(ctx, "tcp", at.String())
+				if err != nil {
+					return err
+				}
+				return conn.Close()
+			}
+		},
+	}
 }
 
 // Each way serves what it says it serves.
@@ -89,9 +128,13 @@ func TestEveryWay(t *testing.T) {
 				w := newWorld(t, v6, "a", "b")
 				for _, h := range w.hosts {
 					way.serve(t, h)
-					h.open(t, way.config(h))
+					if !way.nat || h.Name() != "b" {
+						h.open(t, way.config(h))
+					}
 				}
-				w.await(t)
+				if !way.nat {
+					w.await(t)
+				}
 				a, b := w.hosts["a"], w.hosts["b"]
 				for name, client := range map[string]*lab.Host{"client": w.client, "hairpin": b.Host} {
 					t.Run(name, func(t *testing.T) { requireServed(t, client, a) })
@@ -105,11 +148,11 @@ func TestEveryWay(t *testing.T) {
 // possible.
 func (w way) serve(t *testing.T, h *host) {
 	t.Helper()
-	h.serve(t, port)
+	h.serve(t, w.on(h, port))
 	at := netip.AddrPortFrom(netip.IPv6Unspecified(), httpPort) // of both families
 	if w.plain {
-		at = h.at(httpPort)
-		h.serveDatagrams(t, udpPort)
+		at = h.at(w.on(h, httpPort))
+		h.serveDatagrams(t, w.on(h, udpPort))
 	} else {
 		h.serveUDP(t, udpPort)
 	}

@@ -176,7 +176,7 @@ func TestServerErrors(t *testing.T) {
 		ID: "a", Addr: netip.MustParseAddr("192.0.2.1"), Services: []node.Service{{Name: "web", Port: 60000, PortEnd: 62000}},
 		Report: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.2:6082")}, Servers: []node.Server{{ID: "c", Services: at("192.0.2.3:8080")}},
 	}
-	require.ErrorContains(t, cfg.Validate(), `NAT: ports 61000 to 65535, which connections to Servers leave from, are those of service "web", too`)
+	require.ErrorContains(t, cfg.Validate(), `NAT: ports 61000 to 65534, which connections to Servers leave from, are those of service "web", too`)
 	cfg.NAT.First = 62001
 	require.NoError(t, cfg.Validate())
 	cfg.NAT.Last = 62000
