@@ -89,8 +89,9 @@ type Config struct {
 	// datagram of about a hundred bytes each.
 	Period time.Duration
 	// TunnelPort and ReportPort are the UDP ports of the tunnel (GUE) and of the
-	// reports, the same on all hosts. Default 6080, the port IANA gave GUE, and
-	// 6082.
+	// reports. ReportPort is the same on all hosts, and so is TunnelPort where some
+	// receive by IPIP: questions about connections reach those there. Default 6080,
+	// the port IANA gave GUE, and 6082.
 	TunnelPort, ReportPort uint16
 	// Method is how this host receives what peers hand over. Peers learn it from its
 	// reports, so hosts may differ. The default is GUE. IPIP cannot be authenticated,

@@ -67,6 +67,24 @@ func TestConnectionsAreConfirmed(t *testing.T) {
 	})
 }
 
+// Questions to peers that receive by IP in IP, which has no ports, go to the port that
+// all hosts of the cluster have for GUE, and to others' own.
+func TestConnectionsAreConfirmedAtAnotherPort(t *testing.T) {
+	for _, method := range []node.Method{node.GUE, node.IPIP} {
+		t.Run(method.String(), func(t *testing.T) {
+			_, a, _ := redirecting(t, false, func(c *node.Config) {
+				c.Method, c.TunnelPort, c.Keys = method, 7080, nil
+				if method == node.GUE && c.ID == "b" {
+					c.TunnelPort = 7090
+				}
+			})
+			servedBy(t, a.w.client, a.at(port), "b")
+			eventually(t, "it is confirmed", func() bool { return a.flows(dpr.Established) > 0 && a.flows(dpr.Unconfirmed) == 0 })
+			require.NotZero(t, a.node.Status().Confirm.Told)
+		})
+	}
+}
+
 // Where answers are rewritten the server's sockets have another address, and whoever is
 // not found may still be there.
 func TestRewrittenConnectionsAreConfirmed(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 // tunnels are the uplinks of all methods.
 type tunnels struct {
 	gue     *gue.Uplink
-	port    uint16       // of GUE, on all hosts: what is no packet goes by it, too
+	port    uint16       // of GUE at hosts that receive by IP in IP: what is no packet goes there
 	ipip    *ipip.Uplink // nil where this host can not, or must not for its keys
 	methods methodSwitch
 }
@@ -87,7 +87,10 @@ func (t *tunnels) setPeers(peers []Peer) error {
 	t.methods.set(peers)
 	byGUE, byIPIP := make([]gue.Peer, len(peers)), make([]ipip.Peer, len(peers))
 	for i, p := range peers {
-		byGUE[i] = gue.Peer{ID: p.ID, Addr: netip.AddrPortFrom(p.Addr.Addr(), t.port), MTU: p.MTU}
+		byGUE[i] = gue.Peer{ID: p.ID, Addr: p.Addr, MTU: p.MTU}
+		if MethodOf(p.Addr) == IPIP {
+			byGUE[i].Addr = netip.AddrPortFrom(p.Addr.Addr(), t.port)
+		}
 		byIPIP[i] = ipip.Peer{ID: p.ID, Addr: p.Addr.Addr(), MTU: p.MTU}
 	}
 	err := t.gue.SetPeers(byGUE)
