@@ -126,9 +126,10 @@ const blackoutReports = 3
 // Stale or Down. In blackout there is no second chance: who falls silent in it is
 // Down, and who came back from silence is Down until it is over.
 func (r *record) silence(now time.Time) State {
-	stale := r.stale(now)
+	silent := age(r.heard, now)
+	stale := silent >= r.limits.stale
 	switch {
-	case r.dead(now), r.limits.blackout && (r.back || stale):
+	case !r.failed.IsZero(), silent >= r.limits.down, r.limits.blackout && (r.back || stale):
 		return Down
 	case r.limits.blackout:
 		return Joining
