@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -20,11 +21,14 @@ import (
 type Net struct {
 	cfg     Config
 	nl      *netlink.Handle
-	changes *nl.NetlinkSocket // the kernel's notices, for Run
+	changes *nl.NetlinkSocket // the kernel's notices of routing, for Run
+	tables  *nl.NetlinkSocket // and those of nftables; nil where there are none
 	tun     netlink.Link
 	nics    []netlink.Link
 	capture *capture
 	beat    heart
+	// repairAfter is repairPeriod but in tests.
+	repairAfter time.Duration
 
 	mu        sync.Mutex
 	services  []Service // for what the capture program does not know of them
@@ -58,7 +62,7 @@ func Open(cfg Config) (*Net, error) {
 }
 
 func newNet(cfg Config) *Net {
-	return &Net{cfg: cfg, services: cfg.Services, aliases: map[netip.Addr]bool{}, added: map[netip.Addr]bool{}}
+	return &Net{cfg: cfg, services: cfg.Services, aliases: map[netip.Addr]bool{}, added: map[netip.Addr]bool{}, repairAfter: repairPeriod}
 }
 
 // steps are what Open does, in order. Close undoes as many as were done.
@@ -144,13 +148,20 @@ func (n *Net) Close() error {
 	for _, s := range n.arp {
 		s.file.Close()
 	}
-	if n.changes != nil {
-		n.changes.Close()
-	}
+	n.deafen()
 	if n.nl != nil {
 		n.nl.Close()
 	}
 	return errors.Join(append(errs, n.rewrite.close())...)
+}
+
+// deafen ends the kernel's notices.
+func (n *Net) deafen() {
+	for _, s := range []*nl.NetlinkSocket{n.changes, n.tables} {
+		if s != nil {
+			s.Close()
+		}
+	}
 }
 
 // findInterfaces opens the netlink sockets and finds the interfaces.
@@ -162,6 +173,9 @@ func (n *Net) findInterfaces() (err error) {
 		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE)
 	if err != nil {
 		return fmt.Errorf("netlink: subscribe: %w", err)
+	}
+	if n.tables, err = nl.Subscribe(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES); err != nil {
+		n.tables = nil // not in this kernel: Run looks now and then
 	}
 	names := n.cfg.Interfaces
 	if len(names) == 0 {

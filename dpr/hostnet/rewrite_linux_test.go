@@ -2,8 +2,10 @@ package hostnet
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -186,6 +188,16 @@ func tables(t *testing.T, h *lab.Host) map[string]int {
 	return all
 }
 
+func flushRuleset(t *testing.T, on *lab.Host) {
+	t.Helper()
+	require.NoError(t, on.Do(func() error {
+		conn, err := nftables.New()
+		require.NoError(t, err)
+		conn.FlushRuleset()
+		return conn.Flush()
+	}))
+}
+
 func TestRewritingComesAndGoes(t *testing.T) {
 	w := newWorld(t)
 	openTUN(t, w.b, "carom0")
@@ -203,15 +215,7 @@ func TestRewritingComesAndGoes(t *testing.T) {
 	require.Equal(t, one, tables(t, w.b))
 	require.Empty(t, log.String(), "nobody else removed it")
 
-	flush := func() {
-		require.NoError(t, w.b.Do(func() error {
-			conn, err := nftables.New()
-			require.NoError(t, err)
-			conn.FlushRuleset()
-			return conn.Flush()
-		}))
-	}
-	flush()
+	flushRuleset(t, w.b)
 	for range 2 {
 		require.NoError(t, n.SetAliases(addrs(w.a)[:1]))
 		require.Equal(t, one, tables(t, w.b), "what others remove is put back")
@@ -225,6 +229,24 @@ func TestRewritingComesAndGoes(t *testing.T) {
 	require.Empty(t, tables(t, w.b))
 	requireSame(t, before, dump(t, w.b))
 	require.Equal(t, 1, strings.Count(log.String(), "inet carom_6080"))
+}
+
+// Run puts the table back as soon as somebody has flushed the ruleset.
+func TestFlushedRulesetIsPutBack(t *testing.T) {
+	w, _, b := redirectingRewritten(t)
+	b.net.repairAfter = time.Hour // it must be told
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- b.net.Run(ctx) }()
+	defer func() { cancel(); require.NoError(t, <-done) }()
+	want := tables(t, w.b)
+	require.NotEmpty(t, want)
+	for range 3 {
+		began := time.Now()
+		flushRuleset(t, w.b)
+		require.Eventually(t, func() bool { return maps.Equal(want, tables(t, w.b)) }, time.Minute, time.Millisecond)
+		t.Logf("back after %v", time.Since(began))
+	}
 }
 
 // requireNFT skips a test where the command nft is not installed.

@@ -4,8 +4,12 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
+	"sync"
+	"syscall"
 	"time"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -23,12 +27,18 @@ const (
 // Run keeps rules, routes and alias addresses in place until ctx is done, which is
 // no error: it follows changes of the main table's routes and of interfaces' MTUs,
 // and puts back what others remove, as systemd-networkd does with rules and routes
-// that it does not know. Call it once.
+// that it does not know, and a firewall's reload with tables of nftables. Call it once.
 func (n *Net) Run(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, n.changes.Close) // wakes Receive
-	defer stop()
+	changed := make(chan struct{}, 1)
+	var ears sync.WaitGroup
+	defer ears.Wait()
+	ears.Go(func() { hear(n.changes, changed, func(uint16) bool { return true }) })
+	if n.tables != nil {
+		ears.Go(func() { hear(n.tables, changed, removesTable) })
+	}
+	defer n.deafen()
 	for {
-		n.awaitChange(ctx)
+		n.awaitChange(ctx, changed)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -45,22 +55,47 @@ func (n *Net) Run(ctx context.Context) error {
 	}
 }
 
-// awaitChange returns when the kernel's routing has changed and settled, when it
-// has not changed for long, or when the socket is closed.
-func (n *Net) awaitChange(ctx context.Context) {
-	wait, deadline := repairPeriod, time.Time{}
-	for ctx.Err() == nil {
-		timeout := unix.NsecToTimeval(int64(wait))
-		_ = n.changes.SetReceiveTimeout(&timeout) // stores the value, cannot fail
-		_, _, err := n.changes.Receive()
-		if err != nil && err != unix.ENOBUFS { // nobody has spoken, or closed
+// hear tells of the kernel's notices of some types until the socket is closed, and of
+// that.
+func hear(s *nl.NetlinkSocket, changed chan<- struct{}, wanted func(kind uint16) bool) {
+	for {
+		msgs, _, err := s.Receive()
+		lost := err == unix.ENOBUFS // whatever it was
+		ended := err != nil && !lost
+		if lost || ended || slices.ContainsFunc(msgs, func(m syscall.NetlinkMessage) bool { return wanted(m.Header.Type) }) {
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		}
+		if ended {
 			return
 		}
-		if deadline.IsZero() {
-			deadline = time.Now().Add(maxSettle)
-		}
-		if wait = min(settlePeriod, time.Until(deadline)); wait <= 0 {
+	}
+}
+
+// removesTable reports whether a notice of nftables says that a table went, as all do
+// when a ruleset is flushed.
+func removesTable(kind uint16) bool {
+	return kind == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_DELTABLE
+}
+
+// awaitChange returns when something has changed and settled, when nothing has for
+// long, or when ctx is done.
+func (n *Net) awaitChange(ctx context.Context, changed <-chan struct{}) {
+	var deadline <-chan time.Time
+	for wait := n.repairAfter; ; wait = settlePeriod {
+		select {
+		case <-ctx.Done():
 			return
+		case <-time.After(wait):
+			return
+		case <-deadline:
+			return
+		case <-changed:
+		}
+		if deadline == nil {
+			deadline = time.After(maxSettle)
 		}
 	}
 }
