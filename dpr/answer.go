@@ -20,7 +20,7 @@ func (b *batch) answer(p *Packet, j *job) {
 	switch {
 	case s == nil:
 		b.notOurs(p)
-	case p.Peer == 0 && s.Reply == ReplyTunnelled && b.view.owner[addr] != 0:
+	case p.Peer == 0 && b.view.owner[addr] != 0:
 		b.toEntry(p, j, b.view.owner[addr])
 	case p.Peer == 0:
 		b.notOurs(p)

@@ -18,8 +18,8 @@ var (
 	own6 = netip.MustParseAddr("2001:db8:f::2")
 )
 
-// newServing returns the engine of such a host. Its tunnel to the other carries 1408
-// bytes: GUE over IPv6 with a key, and some more.
+// newServing returns the engine of such a host, on Ethernet, with GUE over IPv6 and four
+// bytes of it.
 func newServing(t *testing.T, reply dpr.ReplyMode) *bench {
 	t.Helper()
 	addrs := []netip.Addr{own, own6, vip.Addr(), vip6.Addr()}
@@ -36,7 +36,7 @@ func newServing(t *testing.T, reply dpr.ReplyMode) *bench {
 	return &bench{t: t, Engine: e, now: time.Now()}
 }
 
-const tunnelMTU = 1408
+const tunnelMTU = 1500 - 48 - 4
 
 // A pair is a client and what it dials, of one family.
 type pair struct{ client, tcp, udp netip.AddrPort }
@@ -75,8 +75,6 @@ func TestServingHostTunnelsAnswers(t *testing.T) {
 		} {
 			require.Equal(t, dpr.Pass, b.from(other).Verdict, name)
 		}
-		direct := newServing(t, dpr.ReplyDirect)
-		require.Equal(t, dpr.Pass, direct.from(answer).Verdict)
 		require.NoError(t, b.SetPeers(nil))
 		require.Equal(t, dpr.Pass, b.from(answer).Verdict, "the host that was dialled is gone")
 	})

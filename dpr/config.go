@@ -88,7 +88,8 @@ type Service struct {
 	// peers serve go on, and new ones are served here, whatever the policy says.
 	Former bool
 	// Reply is how this host answers the flows that peers hand to it. The host's
-	// wiring sees to it; with ReplyTunnelled it brings the answers to the engine.
+	// wiring sees to it: with ReplyTunnelled it brings the answers to the engine, which
+	// lowers the segment sizes that clients announce.
 	Reply ReplyMode
 }
 

@@ -206,13 +206,12 @@ func (n *Net) moveLocal(behind bool) error {
 }
 
 func sameCapture(a, b netlink.Rule) bool {
-	return a.Priority == b.Priority && a.IifName == b.IifName && netString(a.Dst) == netString(b.Dst) &&
-		a.IPProto == b.IPProto && portString(a.Dport) == portString(b.Dport)
-}
-
-func portString(r *netlink.RulePortRange) string {
-	if r == nil {
-		return ""
+	ports := func(r netlink.Rule) string {
+		if r.Dport == nil {
+			return ""
+		}
+		return strconv.Itoa(int(r.Dport.Start)) + "-" + strconv.Itoa(int(r.Dport.End))
 	}
-	return strconv.Itoa(int(r.Start)) + "-" + strconv.Itoa(int(r.End))
+	return a.Priority == b.Priority && a.IifName == b.IifName && netString(a.Dst) == netString(b.Dst) &&
+		a.IPProto == b.IPProto && ports(a) == ports(b)
 }

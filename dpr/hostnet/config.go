@@ -73,7 +73,8 @@ type Service struct {
 	// ReplyRewritten gives redirected packets the first of Addrs in their family, so
 	// that they reach servers that are bound to it, and its answers the dialled
 	// address, by rules of nftables: it costs connection tracking of all that passes
-	// the host. ReplyTunnelled leads the answers to the TUN.
+	// the host. ReplyTunnelled leads the answers to the TUN, and
+	// with them those of all services of its protocol that would leave directly.
 	Reply dpr.ReplyMode
 }
 

@@ -294,7 +294,7 @@ func (n *Net) ownRules(family int) ([]netlink.Rule, error) {
 
 func sameRule(a, b netlink.Rule) bool {
 	return a.Priority == b.Priority && a.Table == b.Table && a.IifName == b.IifName && netString(a.Src) == netString(b.Src) &&
-		a.IPProto == b.IPProto && portString(a.Sport) == portString(b.Sport)
+		a.IPProto == b.IPProto
 }
 
 func netString(p *net.IPNet) string {

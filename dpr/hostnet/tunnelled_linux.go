@@ -12,43 +12,44 @@ import (
 
 // Answers of services whose Reply is ReplyTunnelled go to the engine: the rules
 //
-//	iif lo from <alias> ipproto tcp sport P lookup <fourth table>
+//	iif lo from <alias> ipproto tcp lookup <fourth table>
 //
 // come before those for answers that leave directly, and the only route of that table
 // leads to the TUN. Only what this host sends itself comes from lo. ICMP errors about
-// datagrams that no server wants have no ports, and take the same way.
+// packets that no server wants take the same way.
+//
+// They name no ports: when the kernel notes the MTU of a connection's path, it looks its
+// route up without them (IPv4), and would note it for another one.
 
 // tunnelTable is the routing table whose only route leads answers to the TUN.
 func (n *Net) tunnelTable() int { return n.cfg.Table + 3 }
 
-// tunnelled returns the services whose answers are tunnelled.
-func (n *Net) tunnelled() []Service {
-	return slices.DeleteFunc(slices.Clone(n.services), func(s Service) bool { return s.Reply != dpr.ReplyTunnelled })
+// tunnelledProtocols returns the protocols whose answers are tunnelled, in the order of
+// the services, and ICMP; none if no answers are.
+func (n *Net) tunnelledProtocols(family int) (list []int) {
+	for _, s := range n.services {
+		if s.Reply == dpr.ReplyTunnelled && !slices.Contains(list, int(s.Protocol)) {
+			list = append(list, int(s.Protocol))
+		}
+	}
+	switch {
+	case list == nil:
+		return nil
+	case family == netlink.FAMILY_V4:
+		return append(list, unix.IPPROTO_ICMP)
+	}
+	return append(list, unix.IPPROTO_ICMPV6)
 }
 
 // tunnelRules returns the rules for answers from the aliases.
 func (n *Net) tunnelRules(family int, aliases []netip.Addr) (list []netlink.Rule) {
-	services := n.tunnelled()
-	if len(services) == 0 {
-		return nil
-	}
-	add := func(src netip.Addr, proto int, ports *netlink.RulePortRange) {
-		r := netlink.NewRule()
-		r.Family, r.Priority, r.Table, r.Protocol = family, n.cfg.RulePreference, n.tunnelTable(), protocol
-		r.IifName, r.Src, r.IPProto, r.Sport = "lo", hostNet(src), proto, ports
-		if !slices.ContainsFunc(list, func(o netlink.Rule) bool { return sameRule(o, *r) }) {
+	for _, proto := range n.tunnelledProtocols(family) {
+		for _, a := range aliases {
+			r := netlink.NewRule()
+			r.Family, r.Priority, r.Table, r.Protocol = family, n.cfg.RulePreference, n.tunnelTable(), protocol
+			r.IifName, r.Src, r.IPProto = "lo", hostNet(a), proto
 			list = append(list, *r)
 		}
-	}
-	icmp := unix.IPPROTO_ICMP
-	if family == netlink.FAMILY_V6 {
-		icmp = unix.IPPROTO_ICMPV6
-	}
-	for _, a := range aliases {
-		for _, s := range services {
-			add(a, int(s.Protocol), netlink.NewRulePortRange(s.Port, s.lastPort()))
-		}
-		add(a, icmp, nil)
 	}
 	return list
 }
@@ -57,7 +58,7 @@ func (n *Net) tunnelRules(family int, aliases []netip.Addr) (list []netlink.Rule
 // fits the tunnel from the narrowest route; the engine tells it of paths that are
 // narrower still.
 func (n *Net) syncTunnelled(family, headers int, wanted bool) error {
-	if !wanted || len(n.tunnelled()) == 0 {
+	if !wanted || n.tunnelledProtocols(family) == nil {
 		return n.syncRouteToTUN(family, n.tunnelTable(), nil)
 	}
 	mtu, err := n.tunnelMTU(family)

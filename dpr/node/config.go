@@ -34,7 +34,8 @@ type Service struct {
 	// address, and UDP servers that answer from whatever address, need
 	// dpr.ReplyRewritten, for which the host must have nftables and tracks the
 	// connections of all that passes it. Networks that let no host send from an address
-	// of another need dpr.ReplyTunnelled, for which the servers must be as for
+	// of another need dpr.ReplyTunnelled, for all services of a protocol that would have
+	// direct answers otherwise, for which the servers must be as for
 	// dpr.ReplyDirect, and the host that was dialled must be able to send packets of its
 	// own (CAP_NET_RAW).
 	Reply dpr.ReplyMode

@@ -69,7 +69,7 @@ func (g guard) dropped(t *testing.T) uint64 {
 // answers are lost, and it gets no connections; tunnelled ones arrive.
 func TestNetworkForbidsForeignSources(t *testing.T) {
 	eachFamily(t, func(t *testing.T, v6 bool) {
-		for _, mode := range []dpr.ReplyMode{dpr.ReplyDirect, dpr.ReplyTunnelled} {
+		for _, mode := range waysBack {
 			t.Run(mode.String(), func(t *testing.T) {
 				w := newWorld(t, v6, "a", "b")
 				a, b := w.hosts["a"], w.hosts["b"]

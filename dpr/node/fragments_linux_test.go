@@ -70,7 +70,7 @@ func reversed(b []byte) []byte {
 
 // newEchoWorld is a world whose host a sends all datagrams to b. Neither ever sees
 // the other's answers.
-func newEchoWorld(t *testing.T, v6 bool) *world {
+func newEchoWorld(t *testing.T, v6 bool, mode dpr.ReplyMode) *world {
 	t.Helper()
 	w := newWorld(t, v6, "a", "b")
 	for name, to := range map[string]string{"a": "b", "b": ""} {
@@ -80,7 +80,7 @@ func newEchoWorld(t *testing.T, v6 bool) *world {
 		}
 		r := h.role(to)
 		cfg := r.config()
-		cfg.Services = []node.Service{{Name: "echo", Proto: dpr.UDP, Port: echoPort, Policy: r.policy()}}
+		cfg.Services = []node.Service{{Name: "echo", Proto: dpr.UDP, Port: echoPort, Policy: r.policy(), Reply: mode}}
 		h.open(t, cfg)
 	}
 	w.await(t)
@@ -122,8 +122,8 @@ func (w *world) dialEcho(t *testing.T) net.Conn {
 // A datagram of 3,000 bytes reaches a host that it is redirected to in whatever order
 // its fragments come, and so does its answer.
 func TestFragmentedDatagram(t *testing.T) {
-	eachFamily(t, func(t *testing.T, v6 bool) {
-		w := newEchoWorld(t, v6)
+	eachWayBack(t, "redirected", func(t *testing.T, v6 bool, mode dpr.ReplyMode) {
+		w := newEchoWorld(t, v6, mode)
 		before := w.hosts["a"].node.Status().Engine.Services["echo"].RedirectedOut
 		c := w.dialEcho(t)
 		src := c.LocalAddr().(*net.UDPAddr).AddrPort()
@@ -190,36 +190,38 @@ func TestLongDatagrams(t *testing.T) {
 		"IPv6, fragments":      {true, true, 3000},
 		"IPv6, very many":      {true, true, 40_000},
 	} {
-		t.Run(name, func(t *testing.T) {
-			w := newEchoWorld(t, tt.v6)
-			c := w.dialEcho(t)
-			if !tt.v6 {
-				setDF(t, c.(*net.UDPConn), tt.df)
-			}
-			want := make([]byte, tt.size)
-			_, err := io.ReadFull(stream(int64(tt.size)), want)
-			require.NoError(t, err)
-			entry := w.hosts["a"]
-			if tt.df {
-				_, err := c.Write(want)
-				require.NoError(t, err)
-				eventually(t, "the client is told", func() bool { return tooBigs(t, w.client, tt.v6) > 0 })
-				require.Equal(t, entry.node.Status().Engine.Errors, tooBigs(t, w.client, tt.v6))
-				require.ErrorIs(t, pendingError(t, c.(*net.UDPConn)), unix.EMSGSIZE)
-				if !tt.v6 { // the application has to send less
-					_, err := c.Write(want)
-					require.ErrorIs(t, err, unix.EMSGSIZE)
-					want = want[:entry.node.Status().MTU["b"]-28]
+		for _, mode := range waysBack {
+			t.Run(name+", "+mode.String(), func(t *testing.T) {
+				w := newEchoWorld(t, tt.v6, mode)
+				c := w.dialEcho(t)
+				if !tt.v6 {
+					setDF(t, c.(*net.UDPConn), tt.df)
 				}
-			}
-			errors := entry.node.Status().Engine.Errors
-			got := mustAsk(t, c, func() {
-				_, err := c.Write(want)
+				want := make([]byte, tt.size)
+				_, err := io.ReadFull(stream(int64(tt.size)), want)
 				require.NoError(t, err)
+				entry := w.hosts["a"]
+				if tt.df {
+					_, err := c.Write(want)
+					require.NoError(t, err)
+					eventually(t, "the client is told", func() bool { return tooBigs(t, w.client, tt.v6) > 0 })
+					require.Equal(t, entry.node.Status().Engine.Errors, tooBigs(t, w.client, tt.v6))
+					require.ErrorIs(t, pendingError(t, c.(*net.UDPConn)), unix.EMSGSIZE)
+					if !tt.v6 { // the application has to send less
+						_, err := c.Write(want)
+						require.ErrorIs(t, err, unix.EMSGSIZE)
+						want = want[:entry.node.Status().MTU["b"]-28]
+					}
+				}
+				errors := entry.node.Status().Engine.Errors
+				got := mustAsk(t, c, func() {
+					_, err := c.Write(want)
+					require.NoError(t, err)
+				})
+				require.True(t, bytes.Equal(reversed(want), got), "%d bytes", len(got))
+				require.Equal(t, errors, entry.node.Status().Engine.Errors, "told once")
 			})
-			require.True(t, bytes.Equal(reversed(want), got), "%d bytes", len(got))
-			require.Equal(t, errors, entry.node.Status().Engine.Errors, "told once")
-		})
+		}
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/carom-dpr/carom/dpr"
 	"github.com/carom-dpr/carom/dpr/gue"
 	"github.com/carom-dpr/carom/internal/lab"
 )
@@ -108,13 +109,15 @@ func limitRoute(t *testing.T, h *lab.Host, to netip.Addr, mtu int) {
 
 // redirecting starts servers and nodes on a and b; a sends all its connections to b.
 // It returns b's server.
-func (w *world) redirecting(t *testing.T) *server {
+func (w *world) redirecting(t *testing.T, mode dpr.ReplyMode) *server {
 	t.Helper()
 	a, b := w.hosts["a"], w.hosts["b"]
 	a.serve(t, port)
 	s := b.serve(t, port)
 	a.open(t, a.role("b").config())
-	b.open(t, b.role("").config())
+	cfg := b.role("").config()
+	cfg.Services[0].Reply = mode
+	b.open(t, cfg)
 	w.await(t)
 	return s
 }
@@ -199,6 +202,8 @@ func TestPaths(t *testing.T) {
 		// By v6: the MTU of the tunnel, and what the client and the serving host take
 		// for that of the path to the other at last.
 		tunnel, upload, download func(v6 bool) int
+		// And where its answers are tunnelled.
+		tunnelled func(v6 bool) int
 		// The client hears of the path from the entry host, or from a router.
 		told, routed bool
 	}{
@@ -206,7 +211,7 @@ func TestPaths(t *testing.T) {
 			make:     func(t *testing.T, v6 bool) *world { return newWorld(t, v6, "a", "b") },
 			tunnel:   less(ethernet),
 			upload:   exactly(ethernet),
-			download: exactly(ethernet),
+			download: exactly(ethernet), tunnelled: less(ethernet),
 		},
 		"serving host on 1280": {
 			make: func(t *testing.T, v6 bool) *world {
@@ -217,7 +222,7 @@ func TestPaths(t *testing.T) {
 			},
 			tunnel:   less(1280),
 			upload:   exactly(ethernet),
-			download: exactly(1280),
+			download: exactly(1280), tunnelled: atLeast1280(less(1280)),
 		},
 		"route to the peer of 1280": {
 			make: func(t *testing.T, v6 bool) *world {
@@ -227,50 +232,65 @@ func TestPaths(t *testing.T) {
 			},
 			tunnel:   less(1280),
 			upload:   atLeast1280(less(1280)),
-			download: exactly(ethernet),
-			told:     true,
+			download: exactly(ethernet), tunnelled: less(ethernet),
+			told: true,
 		},
 		"routers with 1400 before the client": {
 			make:     func(t *testing.T, v6 bool) *world { return newRoutedWorld(t, v6, 1400, "client") },
 			tunnel:   less(ethernet),
 			upload:   exactly(1400),
-			download: exactly(1400),
-			routed:   true,
+			download: exactly(1400), tunnelled: exactly(1400),
+			routed: true,
 		},
 		"routers with 1400 before the serving host": {
 			make:     func(t *testing.T, v6 bool) *world { return newRoutedWorld(t, v6, 1400, "b") },
 			tunnel:   less(1400),
 			upload:   atLeast1280(less(1400)),
-			download: exactly(1400),
-			told:     true,
+			download: exactly(1400), tunnelled: less(1400),
+			told: true,
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			eachFamily(t, func(t *testing.T, v6 bool) {
-				w := path.make(t, v6)
-				server := w.redirecting(t)
-				a := w.hosts["a"]
-				c := servedBy(t, w.client, a.at(port), "b")
-				end := server.end(t, c)
+		eachWayBack(t, name, func(t *testing.T, v6 bool, mode dpr.ReplyMode) {
+			w := path.make(t, v6)
+			server := w.redirecting(t, mode)
+			a := w.hosts["a"]
+			c := servedBy(t, w.client, a.at(port), "b")
+			end := server.end(t, c)
 
-				began := time.Now()
-				c.upload(t, size)
-				logTransfer(t, "upload", size, time.Since(began), time.Duration(server.stalled.Swap(0)), c.info(t))
-				began = time.Now()
-				stalled := c.downloadWatched(t, size)
-				logTransfer(t, "download", size, time.Since(began), stalled, end.info(t))
+			began := time.Now()
+			c.upload(t, size)
+			logTransfer(t, "upload", size, time.Since(began), time.Duration(server.stalled.Swap(0)), c.info(t))
+			began = time.Now()
+			stalled := c.downloadWatched(t, size)
+			logTransfer(t, "download", size, time.Since(began), stalled, end.info(t))
 
-				status := a.node.Status()
-				t.Logf("tunnel MTU %d, path MTUs: client %d, server %d; engine's errors %d, received by client %d",
-					status.MTU["b"], c.pathMTU(t, v6), end.pathMTU(t, v6), status.Engine.Errors, tooBigs(t, w.client, v6))
-				require.Equal(t, path.tunnel(v6), status.MTU["b"])
-				require.Equal(t, path.upload(v6), c.pathMTU(t, v6))
-				require.Equal(t, path.download(v6), end.pathMTU(t, v6))
-				require.Equal(t, path.told, status.Engine.Errors > 0)
-				if !path.routed {
-					require.Equal(t, status.Engine.Errors, tooBigs(t, w.client, v6), "each error of the engine comes to the client")
-				}
-			})
+			status := a.node.Status()
+			t.Logf("tunnel MTU %d, path MTUs: client %d, server %d; engine's errors %d, received by client %d",
+				status.MTU["b"], c.pathMTU(t, v6), end.pathMTU(t, v6), status.Engine.Errors, tooBigs(t, w.client, v6))
+			require.Equal(t, path.tunnel(v6), status.MTU["b"])
+			require.Equal(t, path.upload(v6), c.pathMTU(t, v6))
+			download := path.download
+			if mode == dpr.ReplyTunnelled {
+				download = path.tunnelled
+			}
+			require.Equal(t, download(v6), end.pathMTU(t, v6))
+			require.Equal(t, path.told, status.Engine.Errors > 0)
+			if !path.routed {
+				require.Equal(t, status.Engine.Errors, tooBigs(t, w.client, v6), "each error of the engine comes to the client")
+			}
+		})
+	}
+}
+
+// waysBack are the reply modes that need the same servers.
+var waysBack = []dpr.ReplyMode{dpr.ReplyDirect, dpr.ReplyTunnelled}
+
+// eachWayBack runs a test in each family for answers that leave directly, and for those
+// that are tunnelled.
+func eachWayBack(t *testing.T, name string, test func(t *testing.T, v6 bool, mode dpr.ReplyMode)) {
+	for _, mode := range waysBack {
+		t.Run(name+", "+mode.String(), func(t *testing.T) {
+			eachFamily(t, func(t *testing.T, v6 bool) { test(t, v6, mode) })
 		})
 	}
 }
@@ -281,7 +301,7 @@ func TestPathChanges(t *testing.T) {
 	const size = 16 * mebibyte
 	eachFamily(t, func(t *testing.T, v6 bool) {
 		w := newWorld(t, v6, "a", "b")
-		server := w.redirecting(t)
+		server := w.redirecting(t, dpr.ReplyDirect)
 		a, b := w.hosts["a"], w.hosts["b"]
 		c := servedBy(t, w.client, a.at(port), "b")
 		for _, mtu := range []int{1300, 1280, ethernet} {
@@ -331,18 +351,23 @@ func (c *conn) downloadWatched(t *testing.T, size int64) time.Duration {
 }
 
 // The serving host advertises segments that fit the tunnel to it, and its own clients
-// full ones. The entry host changes no handshake, so what goes past it is full, too.
+// full ones. The entry host changes no handshake, so what goes past it is full, too; what
+// the serving host tunnels back fits the tunnel (A15).
 func TestAdvertisedMSS(t *testing.T) {
-	eachFamily(t, func(t *testing.T, v6 bool) {
+	eachWayBack(t, "redirected", func(t *testing.T, v6 bool, mode dpr.ReplyMode) {
 		w := newWorld(t, v6, "a", "b")
 		// Without timestamps, a segment is as long as the other end's MSS option says.
 		require.NoError(t, w.client.SetSysctl("net.ipv4.tcp_timestamps", "0"))
-		server := w.redirecting(t)
+		server := w.redirecting(t, mode)
 		full := uint32(ethernet - headers(v6))
+		answers := full
+		if mode == dpr.ReplyTunnelled {
+			answers -= uint32(overhead(v6))
+		}
 
 		c := servedBy(t, w.client, w.hosts["a"].at(port), "b")
 		require.Equal(t, full-uint32(overhead(v6)), c.info(t).Snd_mss, "redirected: MTU - overhead - headers")
-		require.Equal(t, full, server.end(t, c).info(t).Snd_mss, "redirected: the answers")
+		require.Equal(t, answers, server.end(t, c).info(t).Snd_mss, "redirected: the answers")
 
 		c = servedBy(t, w.client, w.hosts["b"].at(port), "b")
 		require.Equal(t, full, c.info(t).Snd_mss, "local")

@@ -189,6 +189,9 @@ func (s *Service) conflict(o *Service) error {
 		return errors.New("the name is there twice: give each service its own")
 	case s.Proto == dpr.TCP && o.Proto == dpr.TCP && s.has(port) && o.has(port):
 		return fmt.Errorf("port %d is one of %q, too: give each TCP service its own ports", port, o.Name)
+	case s.Proto == o.Proto && min(s.Reply, o.Reply) == dpr.ReplyDirect && max(s.Reply, o.Reply) == dpr.ReplyTunnelled:
+		return fmt.Errorf("Reply is %v, and that of %q %v: give all %v services direct or all tunnelled answers",
+			s.Reply, o.Name, o.Reply, s.Proto)
 	case s.Proto == o.Proto && s.has(port) && o.has(port) && s.sharesAddr(o):
 		return fmt.Errorf("port %d is one of %q at the same address, too: give others", port, o.Name)
 	}

@@ -162,6 +162,7 @@ var badSettings = []struct{ name, old, new, where, says, remedy string }{
 	{"a capture", "services:", "capture: xdp\nservices:", "f:3: capture", `"xdp"`, "give auto or routing"},
 	{"a method", "services:", "method: l2\nservices:", "f:3: method", `method: "l2"`, "give gue or ipip"},
 	{"a way to answer", "    port: 80", "    port: 80\n    reply: quick", "f:6: services[0].reply", `reply: "quick"`, "give direct, rewritten or tunnelled"},
+	{"two ways to answer", "    port: 80", "    port: 80\n  - {name: ssh, port: 22, reply: tunnelled}", "f:6: ", `that of "web" direct`, "give all tcp services direct or all tunnelled answers"},
 	{"a policy's parameter", "    port: 80", "    port: 80\n    policy: \"least:d=3\"", "f:6: services[0].policy", `no parameter "d"`, "it takes threshold"},
 	{"a service's address", "    port: 80", "    port: 80\n    addrs: [192.0.2.11, 0.0.0.0]", "f:4: ", "0.0.0.0", "unicast"},
 	{"an item of addresses", "    port: 80", "    port: 80\n    addrs:\n      - 192.0.2.11\n      - x", "f:8: services[0].addrs[1]", `"x"`, "give an IPv4 or IPv6 address"},
