@@ -55,21 +55,21 @@ func (n *Net) Run(ctx context.Context) error {
 	}
 }
 
-// hear tells of the kernel's notices of some types until the socket is closed, and of
-// that.
+// hear tells of the kernel's notices of some types, of those that were lost, and at last
+// that the socket is closed, which is when nothing but errors come from it.
 func hear(s *nl.NetlinkSocket, changed chan<- struct{}, wanted func(kind uint16) bool) {
-	for {
+	for failed := 0; failed < 2; {
 		msgs, _, err := s.Receive()
-		lost := err == unix.ENOBUFS // whatever it was
-		ended := err != nil && !lost
-		if lost || ended || slices.ContainsFunc(msgs, func(m syscall.NetlinkMessage) bool { return wanted(m.Header.Type) }) {
+		if err == nil || err == unix.ENOBUFS {
+			failed = 0
+		} else {
+			failed++
+		}
+		if err != nil || slices.ContainsFunc(msgs, func(m syscall.NetlinkMessage) bool { return wanted(m.Header.Type) }) {
 			select {
 			case changed <- struct{}{}:
 			default:
 			}
-		}
-		if ended {
-			return
 		}
 	}
 }
