@@ -103,7 +103,8 @@ func (c *Config) follows(old *Config) error {
 		{"Queues", old.Queues, c.Queues},
 		{"MaxFlows", old.MaxFlows, c.MaxFlows},
 		{"SYNRate", old.SYNRate, c.SYNRate},
-		{"NAT", old.NAT, c.NAT},
+		{"NAT", natPorts(old.NAT), natPorts(c.NAT)},
+		{"NAT.Sources", old.NAT.Sources, c.NAT.Sources},
 		{"CaptureByRouting", old.CaptureByRouting, c.CaptureByRouting},
 	} {
 		if !reflect.DeepEqual(f.was, f.now) {
@@ -111,6 +112,12 @@ func (c *Config) follows(old *Config) error {
 		}
 	}
 	return c.keysFollow(old)
+}
+
+// natPorts writes a range of ports.
+func natPorts(n dpr.NAT) string {
+	first, last := n.Ports()
+	return fmt.Sprintf("%d-%d", first, last)
 }
 
 // carrier says in words what carries reports.

@@ -330,7 +330,7 @@ func TestReconfigureRefuses(t *testing.T) {
 		"Interface cannot change from  to x":  func(c *node.Config) { c.Interface = "x" },
 		"Interfaces cannot change from [] to": func(c *node.Config) { c.Interfaces = []string{"x"} },
 		"Period cannot change from 500ms to":  func(c *node.Config) { c.Period = time.Second },
-		"NAT cannot change from":              func(c *node.Config) { c.NAT.First = 50000 },
+		"NAT cannot change from 61000-65534":  func(c *node.Config) { c.NAT.First = 50000 },
 		"Queues cannot change from 1 to 2":    func(c *node.Config) { c.Queues = 2 },
 		"MaxFlows cannot change from 0 to 9":  func(c *node.Config) { c.MaxFlows = 9 },
 		"Services is empty":                   func(c *node.Config) { c.Services = nil },

@@ -194,6 +194,16 @@ func (n *Node) hasServer(id string) bool {
 	return false
 }
 
+// proto returns the protocol of a service that is there or was.
+func (s *setup) proto(service string) dpr.Proto {
+	for _, known := range slices.Concat(s.Services, s.former) {
+		if known.Name == service {
+			return known.Proto
+		}
+	}
+	return 0
+}
+
 // natServices are the ports at which plain servers answer this host.
 func (s *setup) natServices() (list []dpr.Service) {
 	first, last := s.NAT.Ports()
@@ -246,11 +256,26 @@ func (c *Config) validateServers() error {
 			return fmt.Errorf("Servers[%d] %q: %w", i, c.Servers[i].ID, err)
 		}
 	}
+	return c.validateNAT()
+}
+
+// validateNAT refuses ports for plain servers that something else has.
+func (c *Config) validateNAT() error {
 	first, last := c.NAT.Ports()
+	within := func(first2, last2 uint16) bool { return len(c.Servers) > 0 && first2 <= last && last2 >= first }
+	taken := func(by string) error {
+		return fmt.Errorf("NAT: connections to Servers leave from ports %d to %d, which are %s's, too: give others", first, last, by)
+	}
+	switch {
+	case within(c.TunnelPort, c.TunnelPort):
+		return taken("TunnelPort")
+	case within(c.ReportPort, c.ReportPort):
+		return taken("ReportPort")
+	}
 	for _, s := range c.Services {
 		own := func(a netip.Addr) bool { return slices.Contains(c.NAT.Sources, a) }
-		if len(c.Servers) > 0 && s.Port <= last && max(s.Port, s.PortEnd) >= first && slices.ContainsFunc(s.Addrs, own) {
-			return fmt.Errorf("NAT: ports %d to %d, which connections to Servers leave from, are those of service %q, too: give others", first, last, s.Name)
+		if within(s.Port, max(s.Port, s.PortEnd)) && slices.ContainsFunc(s.Addrs, own) {
+			return taken(fmt.Sprintf("service %q", s.Name))
 		}
 	}
 	return nil
@@ -294,7 +319,7 @@ func (c *Config) validateEndpoints(name string, list []netip.AddrPort) error {
 		case slices.Contains(own, at.Addr().Unmap()):
 			return fmt.Errorf("%v is this host's own address: it needs no entry", at)
 		case !slices.ContainsFunc(c.NAT.Sources, func(a netip.Addr) bool { return a.Unmap().Is4() == is4 }):
-			return fmt.Errorf("%v: this host has no address of its family to connect from: give one in NAT.Sources", at)
+			return fmt.Errorf("%v: this host has no address of its family to connect from: give one to a service in Addrs", at)
 		case slices.ContainsFunc(list[:i], func(o netip.AddrPort) bool { return o.Addr().Unmap().Is4() == is4 }):
 			return fmt.Errorf("%v: there is another of its family: give one of each", at)
 		}
@@ -314,6 +339,8 @@ type ServerStatus struct {
 
 // ServerService is what a plain server has of one service.
 type ServerService struct {
+	// Proto is the service's protocol.
+	Proto dpr.Proto
 	// Endpoints are those of its server.
 	Endpoints []netip.AddrPort
 	// Healthy says that they answer.
@@ -333,7 +360,7 @@ func (n *Node) serverStatus() (list []ServerStatus) {
 		}
 		for name, at := range s.Services {
 			_, answers := n.answersSince(&s, name)
-			status.Services[name] = ServerService{Endpoints: at, Healthy: answers, Conns: n.engine.Open(s.ID, name)}
+			status.Services[name] = ServerService{Proto: current.proto(name), Endpoints: at, Healthy: answers, Conns: n.engine.Open(s.ID, name)}
 		}
 		list = append(list, status)
 	}

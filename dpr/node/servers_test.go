@@ -97,7 +97,7 @@ func TestPlainServer(t *testing.T) {
 	p, c := withPlain(t)
 	open := p.servedBy("c")
 	open.works()
-	require.Equal(t, node.ServerService{Endpoints: []netip.AddrPort{plainAt}, Healthy: true, Conns: 1}, p.server())
+	require.Equal(t, node.ServerService{Proto: dpr.TCP, Endpoints: []netip.AddrPort{plainAt}, Healthy: true, Conns: 1}, p.server())
 	var flow dpr.Flow
 	for f := range p.a.node.Engine().Flows(time.Now()) {
 		if f.State == dpr.Established {
@@ -176,7 +176,7 @@ func TestServerErrors(t *testing.T) {
 		ID: "a", Addr: netip.MustParseAddr("192.0.2.1"), Services: []node.Service{{Name: "web", Port: 60000, PortEnd: 62000}},
 		Report: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.2:6082")}, Servers: []node.Server{{ID: "c", Services: at("192.0.2.3:8080")}},
 	}
-	require.ErrorContains(t, cfg.Validate(), `NAT: ports 61000 to 65534, which connections to Servers leave from, are those of service "web", too`)
+	require.ErrorContains(t, cfg.Validate(), `NAT: connections to Servers leave from ports 61000 to 65534, which are service "web"'s, too: give others`)
 	cfg.NAT.First = 62001
 	require.NoError(t, cfg.Validate())
 	cfg.NAT.Last = 62000

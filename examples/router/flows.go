@@ -56,6 +56,9 @@ func printFlows(in *json.Decoder, out io.Writer) error {
 		if peer == "" {
 			peer = "this host"
 		}
+		if f.Server.IsValid() {
+			peer = fmt.Sprintf("%s (%v > %v)", peer, f.Source, f.Server)
+		}
 		idle := time.Duration(f.Idle * float64(time.Second)).Round(time.Millisecond)
 		fmt.Fprintf(table, "%s\t%v\t%v\t%s\t%s\t%v\n", f.Service, f.Client, f.Dialled, f.State, peer, idle)
 	}

@@ -75,7 +75,9 @@ type flow struct {
 	Client  netip.AddrPort `json:"client"`
 	Dialled netip.AddrPort `json:"dialled"`
 	State   string         `json:"state"`
-	Peer    string         `json:"peer,omitempty"` // that serves it; none: this host
+	Peer    string         `json:"peer,omitempty"`  // that serves it; none: this host
+	Source  netip.AddrPort `json:"source,omitzero"` // its ends on the way to a plain server
+	Server  netip.AddrPort `json:"server,omitzero"`
 	Idle    float64        `json:"idle_seconds"`
 }
 
@@ -84,7 +86,7 @@ func (r *router) serveFlows(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	enc := json.NewEncoder(w)
 	for f := range r.node.Engine().Flows(time.Now()) {
-		if enc.Encode(flow{f.Service, f.Client, f.Dialled, f.State.String(), f.Peer, f.Idle.Seconds()}) != nil {
+		if enc.Encode(flow{f.Service, f.Client, f.Dialled, f.State.String(), f.Peer, f.Source, f.Server, f.Idle.Seconds()}) != nil {
 			return // the client has gone
 		}
 	}

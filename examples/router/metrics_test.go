@@ -372,6 +372,24 @@ func TestEveryCounterMoves(t *testing.T) {
 	})
 }
 
+// A server without a router, with the ports that connections there leave from.
+func TestStatusOfServers(t *testing.T) {
+	at := netip.MustParseAddrPort("192.0.2.31:8080")
+	view := newStatus(node.Status{
+		Engine: dpr.Stats{NAT: []dpr.NATPorts{{Server: at, Proto: dpr.UDP, Used: 9}, {Server: at, Proto: dpr.TCP, Used: 1, Free: 2, Resting: 3}}},
+		Servers: []node.ServerStatus{{ID: "c", Weight: 7, Services: map[string]node.ServerService{
+			"web": {Proto: dpr.TCP, Endpoints: []netip.AddrPort{at}, Healthy: true, Conns: 1},
+		}}},
+	}, time.Now())
+	require.Equal(t, []serverStatus{{"c", 7, map[string]serverService{
+		"web": {Endpoints: []serverEndpoint{{at, 1, 2, 3}}, Healthy: true, Connections: 1},
+	}}}, view.Servers)
+	var out strings.Builder
+	line := `{"service":"web","client":"198.51.100.1:1","dialled":"192.0.2.11:80","state":"established","peer":"c","source":"192.0.2.11:61000","server":"192.0.2.31:8080"}`
+	require.NoError(t, printFlows(json.NewDecoder(strings.NewReader(line)), &out))
+	require.Contains(t, out.String(), "c (192.0.2.11:61000 > 192.0.2.31:8080)")
+}
+
 // What the status shows beside the metrics, each under its own name.
 func TestStatusCounts(t *testing.T) {
 	view, err := json.Marshal(newStatus(node.Status{

@@ -80,6 +80,11 @@ func (s *settings) read(top *section) {
 	top.text("interface", &s.Interface)
 	items(top, "interfaces", &s.Interfaces, func(text string) (string, error) { return text, nil })
 	top.list("services", func(n *yaml.Node, path string) { s.readService(top.doc.section(path, n)) })
+	top.list("servers", func(n *yaml.Node, path string) { s.readServer(top.doc.section(path, n)) })
+	top.scalar("nat_ports", func(text string) (err error) {
+		s.NAT.First, s.NAT.Last, err = parsePorts(text)
+		return err
+	})
 	s.readReports(top)
 	s.readDNS(top)
 	top.list("keys", func(n *yaml.Node, path string) { s.readKey(top.doc.section(path, n)) })
@@ -152,6 +157,34 @@ func (s *settings) readService(f *section) {
 	f.done()
 	s.Services = append(s.Services, service)
 	s.policies[service.Name] = policy
+}
+
+func (s *settings) readServer(f *section) {
+	server := node.Server{Services: make(map[string][]netip.AddrPort)}
+	f.text("id", &server.ID)
+	f.list("services", func(n *yaml.Node, path string) {
+		var name string
+		var at []netip.AddrPort
+		service := f.doc.section(path, n)
+		service.text("name", &name)
+		items(service, "at", &at, parseEndpoint)
+		service.done()
+		if _, twice := server.Services[name]; twice {
+			f.doc.fail(n, path, "%q is there twice: remove one", name)
+		}
+		server.Services[name] = at
+	})
+	readWeight(f, &server.Weight)
+	f.done()
+	s.Servers = append(s.Servers, server)
+}
+
+func parseEndpoint(text string) (netip.AddrPort, error) {
+	a, err := netip.ParseAddrPort(text)
+	if err != nil || a.Port() == 0 {
+		return a, errors.New("give the address and port of a server, such as 192.0.2.31:8080 or \"[2001:db8::31]:8080\"")
+	}
+	return a, nil
 }
 
 // readWeight reads a weight. 0 is no weight, which is something else than no field.

@@ -75,6 +75,8 @@ weight: 5
 timeouts: {udp_new: 1m30s}
 interfaces: eth7
 max_flows: 10
+servers: {id: c, services: {name: a, at: 192.0.2.31:81}, weight: 0}
+nat_ports: 40000-50000
 `))
 	require.NoError(t, err)
 	require.Equal(t, node.Config{
@@ -87,6 +89,11 @@ max_flows: 10
 		Report:   []netip.AddrPort{netip.MustParseAddrPort("[2001:db8::ff]:6082")},
 		Keys:     []loadinfo.Key{{ID: 3, Secret: []byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}}},
 		Timeouts: dpr.Timeouts{UDPNew: 90 * time.Second},
+		Servers: []node.Server{{
+			ID: "c", Weight: loadinfo.NoWeight,
+			Services: map[string][]netip.AddrPort{"a": {netip.MustParseAddrPort("192.0.2.31:81")}},
+		}},
+		NAT: dpr.NAT{First: 40000, Last: 50000},
 	}, s.Config)
 }
 
@@ -186,6 +193,18 @@ var badSettings = []struct{ name, old, new, where, says, remedy string }{
 	{"a time backwards", "period: 500ms", "period: -1s", "f:10: period", `"-1s"`, "give a time above 0"},
 	{"a period too short", "period: 500ms", "period: 1ms", "f:10: ", "period 1ms", "to 1m0s"},
 	{"equal ports", "tunnel_port: 6080", "tunnel_port: 6082", "f:11: ", "tunnel_port and report_port are both 6082", "give different ports"},
+	{"a server without an endpoint", "queues: 1", "servers: [{id: c, services: [{name: web}]}]", "f:12: servers[0]", "no endpoint", "give an address and a port"},
+	{"a server of nothing", "queues: 1", "servers: [{id: c}]", "f:12: servers[0]", "services is empty", "give the endpoints"},
+	{"a server without a name", "queues: 1", "servers: [{services: [{name: web, at: 192.0.2.31:80}]}]", "f:12: servers[0]", "id", "give 1 to"},
+	{"a server of another service", "queues: 1", "servers: [{id: c, services: [{name: www, at: 192.0.2.31:80}]}]", "f:12: servers[0]", "is none of services", "give the name of one"},
+	{"a server's port", "queues: 1", "servers: [{id: c, services: [{name: web, at: 192.0.2.31}]}]", "f:12: servers[0].services[0].at", `"192.0.2.31"`, "give the address and port of a server"},
+	{"a server's service twice", "queues: 1", "servers: [{id: c, services: [{name: web, at: 192.0.2.31:80}, {name: web, at: 192.0.2.31:81}]}]", "f:12: servers[0].services[1]", "is there twice", "remove one"},
+	{"a server of the other family", "queues: 1", "servers: [{id: c, services: [{name: web, at: \"[2001:db8::31]:80\"}]}]", "f:12: servers[0]", "no address of its family", "give one"},
+	{"a server here", "queues: 1", "servers: [{id: c, services: [{name: web, at: 192.0.2.11:8080}]}]", "f:12: servers[0]", "this host's own", "needs no entry"},
+	{"an unknown field of a server", "queues: 1", "servers: [{id: c, port: 3}]", "f:12: servers[0].port", "no such field", "there are id, services, weight"},
+	{"a range for servers", "queues: 1", "nat_ports: 9-8", "f:12: nat_ports", `"9-8"`, "range such as"},
+	{"a range for servers that is taken", "queues: 1", "nat_ports: 70-90\nservers: [{id: c, services: [{name: web, at: 192.0.2.31:80}]}]", "f:12: nat_ports", `service "web"`, "give others"},
+	{"a range for servers on the tunnel's port", "queues: 1", "nat_ports: 6000-7000\nservers: [{id: c, services: [{name: web, at: 192.0.2.31:80}]}]", "f:12: nat_ports", "tunnel_port", "give others"},
 	{"a transport", "period: 500ms", "transport: pigeon", "f:10: transport", `"pigeon"`, "give broadcast or gossip"},
 	{"a group to find hosts", "192.0.2.255:6082", "224.0.0.9:6082\ntransport: gossip", "f:6: report", "no host", "give the addresses of some"},
 	{"a name without a port", "192.0.2.255:6082", "www.example.org\ntransport: gossip", "f:6: report", `"www.example.org"`, "give a host and its report port"},

@@ -16,6 +16,7 @@ type status struct {
 	Time     time.Time                `json:"time"`
 	Services map[string]serviceStatus `json:"services"`
 	Members  []member                 `json:"members"`
+	Servers  []serverStatus           `json:"servers"`
 	Paths    map[string][]path        `json:"paths"` // by peer
 	Flows    map[string]int           `json:"flows"`
 	Packets  packetStatus             `json:"packets"`
@@ -36,6 +37,7 @@ type packetStatus struct {
 	Resets    uint64            `json:"connections_reset"`
 	TableFull uint64            `json:"flow_table_full"`
 	PeerGone  uint64            `json:"flows_lost"`
+	NoPort    uint64            `json:"nat_no_port"`
 }
 
 // confirmStatus is what peers were asked about the connections that they serve, and
@@ -73,6 +75,45 @@ type serviceStatus struct {
 	RedirectedIn  uint64         `json:"redirected_in"`
 	Refused       uint64         `json:"refused"`
 	HandedOver    map[string]int `json:"handed_over"` // open, by peer
+}
+
+// serverStatus is a host that runs no router. Its connections are those of this host.
+type serverStatus struct {
+	ID       string                   `json:"id"`
+	Weight   uint16                   `json:"weight"`
+	Services map[string]serverService `json:"services"`
+}
+
+type serverService struct {
+	Endpoints   []serverEndpoint `json:"endpoints"`
+	Healthy     bool             `json:"healthy"`
+	Connections int              `json:"connections"`
+}
+
+type serverEndpoint struct {
+	At netip.AddrPort `json:"at"`
+	// The ports that connections there leave from, by their use.
+	Used    int `json:"ports_used"`
+	Free    int `json:"ports_free"`
+	Resting int `json:"ports_resting"`
+}
+
+func newServer(s *node.ServerStatus, engine *dpr.Stats) serverStatus {
+	view := serverStatus{s.ID, s.Weight, make(map[string]serverService)}
+	for name, service := range s.Services {
+		v := serverService{Healthy: service.Healthy, Connections: service.Conns}
+		for _, at := range service.Endpoints {
+			e := serverEndpoint{At: at}
+			for _, p := range engine.NAT {
+				if p.Server == at && p.Proto == service.Proto {
+					e.Used, e.Free, e.Resting = p.Used, p.Free, p.Resting
+				}
+			}
+			v.Endpoints = append(v.Endpoints, e)
+		}
+		view.Services[name] = v
+	}
+	return view
 }
 
 type member struct {
@@ -129,6 +170,9 @@ func newStatus(s node.Status, now time.Time) status {
 	for i := range s.Members {
 		view.Members = append(view.Members, newMember(&s.Members[i], s.Services))
 	}
+	for i := range s.Servers {
+		view.Servers = append(view.Servers, newServer(&s.Servers[i], &s.Engine))
+	}
 	for peer, paths := range s.Paths {
 		for _, p := range paths {
 			view.Paths[peer] = append(view.Paths[peer], path(p))
@@ -144,7 +188,7 @@ func newPacketStatus(s *dpr.Stats) packetStatus {
 	view := packetStatus{
 		Verdicts: make(map[string]uint64), Dropped: make(map[string]uint64),
 		FromPeers: s.FromPeers, Unknown: s.Unknown, Errors: s.Errors, Resets: s.Resets,
-		TableFull: s.TableFull, PeerGone: s.PeerGone,
+		TableFull: s.TableFull, PeerGone: s.PeerGone, NoPort: s.NoPort,
 	}
 	for verdict, n := range s.Verdicts {
 		view.Verdicts[verdict.String()] = n

@@ -54,11 +54,11 @@ func (e *locatedError) Error() string { return e.text }
 func (e *locatedError) Unwrap() error { return e.err }
 
 // words are the names that fields have in the file, by those in Go.
-var words = fieldNames(reflect.TypeFor[node.Config](), reflect.TypeFor[node.Service](), reflect.TypeFor[rrdns.Config]())
+var words = fieldNames(reflect.TypeFor[node.Config](), reflect.TypeFor[node.Service](), reflect.TypeFor[node.Server](), reflect.TypeFor[rrdns.Config]())
 
 // fieldNames returns the names of the structs' fields.
 func fieldNames(structs ...reflect.Type) map[string]string {
-	names := map[string]string{"Proto": "protocol", "CaptureByRouting": "capture: routing"}
+	names := map[string]string{"Proto": "protocol", "CaptureByRouting": "capture: routing", "NAT": "nat_ports"}
 	for _, t := range structs {
 		for i := range t.NumField() {
 			name := t.Field(i).Name
