@@ -63,6 +63,9 @@ func assemble(cfg Config, host Host) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := cfg.canTranslate(&host); err != nil {
+		return nil, err
+	}
 	first := &setup{Config: cfg}
 	n := &Node{
 		cfg: cfg, host: host,

@@ -50,7 +50,7 @@ func (n *Node) Reconfigure(cfg Config) error {
 	n.wiring.Lock()
 	defer n.wiring.Unlock()
 	old := n.current.Load()
-	if err := cfg.follows(&old.Config); err != nil {
+	if err := errors.Join(cfg.follows(&old.Config), cfg.canTranslate(&n.host)); err != nil {
 		return err
 	}
 	next, err := n.successor(old, cfg)

@@ -259,6 +259,14 @@ func (c *Config) validateServers() error {
 	return c.validateNAT()
 }
 
+// canTranslate reports why the host can have no plain servers, nil if it can.
+func (c *Config) canTranslate(h *Host) error {
+	if len(c.Servers) > 0 && h.Replies == nil {
+		return errors.New("node: Servers: this host sends no packets of its own: give it Host.Replies, or no Servers")
+	}
+	return nil
+}
+
 // validateNAT refuses ports for plain servers that something else has.
 func (c *Config) validateNAT() error {
 	first, last := c.NAT.Ports()

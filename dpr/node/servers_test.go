@@ -179,6 +179,8 @@ func TestServerErrors(t *testing.T) {
 	require.ErrorContains(t, cfg.Validate(), `NAT: connections to Servers leave from ports 61000 to 65534, which are service "web"'s, too: give others`)
 	cfg.NAT.First = 62001
 	require.NoError(t, cfg.Validate())
+	_, err := node.New(cfg, node.Host{})
+	require.ErrorContains(t, err, "give it Host.Replies")
 	cfg.NAT.Last = 62000
 	require.ErrorContains(t, cfg.Validate(), "NAT.First 62001 lies behind Last 62000")
 }

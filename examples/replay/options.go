@@ -39,6 +39,8 @@ func parseOptions(args []string, stderr io.Writer) (*options, error) {
 	}
 	f.Func("service", "`name=proto:port@address[,address]`, or port-port; once for each service", o.addService)
 	f.Func("peer", "`id[,mtu=bytes][,conns=n][,weight=n]` of a host that flows may be handed to; once for each", o.addPeer)
+	f.Func("server", "`id,service=address:port[,...]` of a host without an engine that flows may be translated for; once for each", o.addServer)
+	f.Func("nat", "`address[,port-port]` of this host that translated flows leave from; once for each family", o.addSource)
 	f.Func("self", "`id[,conns=n][,weight=n]` of the host that the engine runs on (default self)", o.setSelf)
 	policy := f.String("policy", "home-or-other", "\"send-to id\", \"refuse\", or a policy of package lb with its parameters, such as stay, least or maglev:by=client")
 	f.StringVar(&o.uplink, "uplink", "", "the packets come through the tunnel from the peer with this `id`")

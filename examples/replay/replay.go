@@ -138,7 +138,7 @@ func (r *replay) superFrame(data []byte) dpr.GSO {
 // tell prints the line of a packet, and writes the packet if it leaves.
 func (r *replay) tell(number string, at time.Time, in []byte, p *dpr.Packet) error {
 	verdict := p.Verdict.String()
-	if p.Verdict == dpr.Forward {
+	if p.Verdict == dpr.Forward || p.Verdict == dpr.Transmit && p.Peer != 0 {
 		verdict += " " + r.peerName(p.Peer)
 	}
 	state, known := r.state(in)
@@ -220,7 +220,8 @@ func (r *replay) state(data []byte) (state string, known bool) {
 		h, client, dialled = quote, quote.Destination(), quote.Source()
 	}
 	for f := range r.engine.Flows(r.now) {
-		if f.Client == client && f.Dialled == dialled && r.proto(f.Service) == dpr.Proto(h.Proto) {
+		there := f.Client == client && f.Dialled == dialled || f.Server == client && f.Source == dialled // at a plain server
+		if there && r.proto(f.Service) == dpr.Proto(h.Proto) {
 			return f.State.String(), true
 		}
 	}
@@ -292,6 +293,12 @@ func changes(in []byte, p *dpr.Packet) string {
 	for _, f := range fields {
 		if was, is := in[f.at:f.at+f.size], out[f.at:f.at+f.size]; !bytes.Equal(was, is) {
 			list = append(list, fmt.Sprintf("%s %s to %s", f.name, number(was), number(is)))
+		}
+	}
+	if p.Verdict == dpr.Transmit {
+		translated, only := ports(in, out)
+		if list = append(list, translated...); only {
+			return strings.Join(list, ", ")
 		}
 	}
 	switch {

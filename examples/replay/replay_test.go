@@ -108,6 +108,27 @@ func TestConnection(t *testing.T) {
 	require.Equal(t, []string{"", "9 frames", "       1 drop", "       1 pass", "       1 local", "       4 forward", "       1 reply", "       1 dropped: short"}, lines[9:])
 }
 
+// What is translated for a host without an engine, and back.
+func TestTranslation(t *testing.T) {
+	here, there := netip.MustParseAddrPort("203.0.113.1:61000"), netip.MustParseAddrPort("203.0.113.9:8080")
+	name := pcap(t, layers.LinkTypeRaw,
+		frame{0, tcp(dprtest.SYN, 1000, 0)},
+		frame{time.Millisecond, dprtest.TCP(there, here, dprtest.Options{Flags: dprtest.SYN | dprtest.ACK, Seq: 7000, Ack: 1001})},
+		frame{time.Second, dprtest.TCP(client, vip, dprtest.Options{Flags: dprtest.ACK, Seq: 1001, Ack: 7001})},
+		frame{time.Second, dprtest.TooBig(netip.MustParseAddr("203.0.113.254"), dprtest.TCP(here, there, dprtest.Options{Flags: dprtest.ACK, DF: true}), 1300, 8)},
+	)
+	lines := replayed(t, "-server", "s,web=203.0.113.9:8080", "-nat", "203.0.113.1,61000-61000", "-policy", "send-to s", name)
+	requireWords(t, lines[0], "transmit s", "embryonic", "| ttl 64 to 63", "source c000020a to cb007101", "destination c6336401 to cb007109",
+		"source port 40000 to 61000, destination port 80 to 8080, its checksum")
+	requireWords(t, lines[1], "transmit s", "embryonic", "| ttl", "source port 8080 to 80, destination port 61000 to 40000, its checksum")
+	requireWords(t, lines[2], "transmit s", "established")
+	requireWords(t, lines[3], "transmit s", "| ttl", "what follows the IP header")
+	for _, args := range [][]string{{"-server", "s"}, {"-server", "s,web"}, {"-nat", "x"}, {"-nat", "203.0.113.1,5"}} {
+		var out, problems strings.Builder
+		require.NotZero(t, run(append(args, "-service", "web=tcp:80@198.51.100.1", name), &out, &problems), args)
+	}
+}
+
 func TestClockStandsStill(t *testing.T) {
 	name := pcap(t, layers.LinkTypeRaw, frame{0, tcp(dprtest.SYN, 1, 0)}, frame{time.Hour, tcp(dprtest.ACK, 2, 0)})
 	requireWords(t, replayed(t, "-policy", "send-to h2", "-still", name)[1], "3600.000000", "forward h2", "established")
