@@ -155,11 +155,13 @@ func TestPowerCut(t *testing.T) {
 			eventually(t, "b is down", func() bool { return member(w.hosts[name].node, "b").State == loadinfo.Down })
 		}
 		began := time.Now()
+		asked := make(map[*transfer]error)
 		for _, x := range served {
-			_ = x.ask(opDownload, 1) // their next packet, of those that would only listen
+			asked[x] = x.ask(opDownload, 1) // their next packet, of those that would only listen
 		}
 		for _, x := range slices.Concat(served, entered) {
-			require.True(t, isReset(<-x.done))
+			err := errors.Join(<-x.done, asked[x]) // one of them hears of a reset, the other of the end
+			require.True(t, isReset(err), "%v", err)
 		}
 		t.Logf("all are reset %v after the host was known to be dead", time.Since(began))
 		status := w.hosts["c"].node.Status()
