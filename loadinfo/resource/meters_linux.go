@@ -13,10 +13,40 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // root is the file system that meters read.
-func root() fs.FS { return os.DirFS("/") }
+func root() fs.FS { return hostFiles{} }
+
+// hostFiles are those of this host. They are read without the runtime's poller, which
+// would wake a second thread for each file of /proc.
+type hostFiles struct{}
+
+func (hostFiles) Open(name string) (fs.File, error)     { return os.Open("/" + name) }
+func (hostFiles) Stat(name string) (fs.FileInfo, error) { return os.Stat("/" + name) }
+
+func (hostFiles) ReadFile(name string) ([]byte, error) {
+	fd, err := unix.Open("/"+name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: "/" + name, Err: err}
+	}
+	defer unix.Close(fd)
+	b := make([]byte, 0, 4<<10)
+	for {
+		n, err := unix.Read(fd, b[len(b):cap(b)])
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return nil, &fs.PathError{Op: "read", Path: "/" + name, Err: err}
+		case n == 0:
+			return b, nil
+		}
+		b = slices.Grow(b[:len(b)+n], 1)
+	}
+}
 
 // CPUs returns a meter of the processors in use, in CPUs: those of the host, or those
 // that the control group of this process may use, whichever are nearer to their end.
@@ -206,18 +236,17 @@ type disk struct {
 }
 
 func (m *disk) Measure(now time.Time) (Use, error) {
-	f, err := m.root.Open("proc/diskstats")
+	stats, err := fs.ReadFile(m.root, "proc/diskstats")
 	if err != nil {
 		return Use{}, fmt.Errorf("resource: %w", err)
 	}
-	defer f.Close()
 	if m.busy == nil {
 		m.busy = map[string]*rate{}
 	}
 	most, found := -1.0, fmt.Errorf("resource: /proc/diskstats: no disk %s", m.device)
-	for lines := bufio.NewScanner(f); lines.Scan(); {
+	for line := range strings.Lines(string(stats)) {
 		// major minor name, reads: 4 numbers, writes: 4, in flight, milliseconds busy
-		f := strings.Fields(lines.Text())
+		f := strings.Fields(line)
 		if len(f) < 13 || !m.wanted(f[2]) {
 			continue
 		}
