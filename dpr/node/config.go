@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/carom-dpr/carom/dpr"
@@ -187,6 +188,19 @@ func (s Service) withDefaults(addr netip.Addr) Service {
 		s.Policy = lb.HomeOrOther{}
 	}
 	return s
+}
+
+// targets returns where reports go: Report but for this host's own address, since to hear
+// oneself is to wake for nothing.
+func (c *Config) targets() []netip.AddrPort {
+	own := netip.AddrPortFrom(c.Addr.Unmap(), c.ReportPort)
+	others := slices.DeleteFunc(slices.Clone(c.Report), func(a netip.AddrPort) bool {
+		return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) == own
+	})
+	if len(others) == 0 {
+		return c.Report
+	}
+	return others
 }
 
 // dialled returns the addresses at which this host is dialled, each once.

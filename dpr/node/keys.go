@@ -46,7 +46,7 @@ func (n *Node) transport() (loadinfo.Transport, error) {
 	return loadinfo.NewBroadcaster(loadinfo.BroadcasterConfig{
 		Board:  n.board,
 		Conn:   n.host.Reports,
-		To:     n.cfg.Report,
+		To:     n.cfg.targets(),
 		Period: n.cfg.Period,
 		Keys:   ring,
 		Logger: n.cfg.Logger,

@@ -222,7 +222,7 @@ func (n *Node) apply(s *setup) error {
 		return err
 	}
 	if b, ok := n.reports.(*loadinfo.Broadcaster); ok && s.Transport == nil {
-		if err := b.SetTargets(s.Report); err != nil {
+		if err := b.SetTargets(s.targets()); err != nil {
 			return err
 		}
 	}

@@ -80,3 +80,18 @@ func TestEndpointsOfFormerServices(t *testing.T) {
 	}, s.endpoints([]netip.Addr{peer}))
 	require.NoError(t, dpr.Config{Services: s.endpoints([]netip.Addr{peer})}.Validate())
 }
+
+func TestReportsAreForOthers(t *testing.T) {
+	own, peer := netip.MustParseAddrPort("10.0.0.1:6082"), netip.MustParseAddrPort("10.0.0.2:6082")
+	mapped := netip.AddrPortFrom(netip.AddrFrom16(own.Addr().As16()), own.Port())
+	elsewhere := netip.AddrPortFrom(own.Addr(), 7)
+	for want, report := range map[string][]netip.AddrPort{
+		"[10.0.0.2:6082]":                 {own, peer},
+		"[10.0.0.2:6082 10.0.0.1:7]":      {peer, mapped, elsewhere},
+		"[10.0.0.1:6082]":                 {own},
+		"[10.0.0.255:6082 10.0.0.2:6082]": {netip.MustParseAddrPort("10.0.0.255:6082"), peer},
+	} {
+		c := Config{Addr: own.Addr(), ReportPort: own.Port(), Report: report}
+		require.Equal(t, want, fmt.Sprint(c.targets()))
+	}
+}
