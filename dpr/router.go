@@ -7,6 +7,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/carom-dpr/carom/internal/beat"
 )
 
 // A Router reads packets from devices, has an engine judge them, and writes them
@@ -40,7 +42,7 @@ const (
 	defaultBatch = maxBatch
 	// tickPeriod is short against every timeout and against the 500 ms after which
 	// a capture program takes a silent router for dead.
-	tickPeriod = 200 * time.Millisecond
+	tickPeriod = beat.Period
 )
 
 // Run moves packets until ctx is done, which is no error, or a device fails. Then
@@ -90,16 +92,14 @@ func (r *Router) validate() error {
 
 // tick calls the engine and Beat until ctx is done.
 func (r *Router) tick(ctx context.Context) {
-	ticker := time.NewTicker(tickPeriod)
-	defer ticker.Stop()
-	now := time.Now()
 	for {
+		now := time.Now()
 		r.Engine.Tick(now)
 		if r.Beat != nil {
 			r.Beat(now)
 		}
 		select {
-		case now = <-ticker.C:
+		case <-time.After(beat.Wait(time.Now(), tickPeriod)):
 		case <-ctx.Done():
 			return
 		}

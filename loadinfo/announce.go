@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/carom-dpr/carom/internal/beat"
 )
 
 // A Transport carries this host's reports to its peers and theirs to the board
@@ -66,7 +68,8 @@ func (b *Board) Announce(ctx context.Context, pace func() (period, least time.Du
 				rest = 0
 			}
 			rest, seen = max(rest, least), is
-			wake.Reset(min(due.Sub(now), rest))
+			now = time.Now()
+			wake.Reset(min(due.Sub(now), max(beat.Wait(now, rest), least)))
 		}
 	}
 }

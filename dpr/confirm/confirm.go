@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/carom-dpr/carom/dpr"
+	"github.com/carom-dpr/carom/internal/beat"
 )
 
 // Config configures a Confirmer. Engine and Send have no default.
@@ -37,7 +38,7 @@ const (
 	minMessage = headLen + 1 + 18 + 1 + 18
 	// period is how often questions are sent: short against the second after which
 	// there are some, and long enough for many to travel together.
-	period = 250 * time.Millisecond
+	period = beat.Period
 	// inboxLen bounds the messages that wait to be looked at.
 	inboxLen = 256
 	// maxPending bounds the questions without an answer, and patience their age:
@@ -132,14 +133,16 @@ func (c *Confirmer) Stats() Stats {
 
 // Run asks and answers until ctx is done, which is no error.
 func (c *Confirmer) Run(ctx context.Context) error {
-	tick := time.NewTicker(period)
+	tick := time.NewTimer(beat.Wait(time.Now(), period))
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case c.now = <-tick.C:
+		case <-tick.C:
+			c.now = time.Now()
 			c.ask()
+			tick.Reset(beat.Wait(time.Now(), period))
 		case m := <-c.inbox:
 			c.now = time.Now()
 			if !c.receive(m.from, *m.b) {

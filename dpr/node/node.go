@@ -13,6 +13,7 @@ import (
 
 	"github.com/carom-dpr/carom/dpr"
 	"github.com/carom-dpr/carom/dpr/confirm"
+	"github.com/carom-dpr/carom/internal/beat"
 	"github.com/carom-dpr/carom/lb"
 	"github.com/carom-dpr/carom/loadinfo"
 )
@@ -226,7 +227,8 @@ const refreshEvery = 10 * time.Millisecond
 func (n *Node) follow(ctx context.Context) error {
 	changes, cancel := n.board.Subscribe()
 	defer cancel()
-	tick := time.NewTicker(min(n.cfg.Period, pathsEvery))
+	every := min(n.cfg.Period, pathsEvery)
+	tick := time.NewTimer(beat.Wait(time.Now(), every))
 	defer tick.Stop()
 	joined := time.After(joinPeriods * n.cfg.Period)
 	for {
@@ -240,6 +242,7 @@ func (n *Node) follow(ctx context.Context) error {
 		case <-n.prober.changed:
 			pause(ctx, time.Until(last.Add(refreshEvery)))
 		case <-tick.C:
+			tick.Reset(beat.Wait(time.Now(), every))
 			if err := n.followPaths(); err != nil {
 				n.cfg.Logger.Error("cannot follow the paths to the peers", "err", err)
 			}

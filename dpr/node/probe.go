@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/carom-dpr/carom/dpr"
+	"github.com/carom-dpr/carom/internal/beat"
 	"github.com/carom-dpr/carom/internal/header"
 	"github.com/carom-dpr/carom/lb"
 	"github.com/carom-dpr/carom/loadinfo"
@@ -207,7 +208,7 @@ func (p *prober) next(now time.Time, log func(*path)) (probes []dpr.Packet, wait
 	defer p.mu.Unlock()
 	all := !now.Before(p.round)
 	if all {
-		p.round = now.Add(max(probeEvery, time.Duration(len(p.paths))*probeSpacing))
+		p.round = now.Add(max(beat.Wait(now, probeEvery), time.Duration(len(p.paths))*probeSpacing))
 	}
 	unknown := 0
 	for _, x := range p.paths {

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/carom-dpr/carom/internal/beat"
 )
 
 // probed returns a prober that knows a path to each of the peers.
@@ -29,6 +31,7 @@ func TestPeerThatJoinsHurriesNoOther(t *testing.T) {
 	old := p.paths[pathKey{"old", "web", netip.MustParseAddrPort("192.0.2.1:80")}]
 	p.set(old, "", func(*path) {})
 	now := time.Now()
+	now = now.Add(beat.Wait(now, probeEvery)) // whole rounds
 	var broken []time.Duration
 	for at := time.Duration(0); at < 5*time.Second; {
 		_, wait := p.next(now.Add(at), func(x *path) {

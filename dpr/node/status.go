@@ -10,6 +10,7 @@ import (
 	"github.com/carom-dpr/carom/dpr"
 	"github.com/carom-dpr/carom/dpr/confirm"
 	"github.com/carom-dpr/carom/dpr/hostnet"
+	"github.com/carom-dpr/carom/internal/beat"
 	"github.com/carom-dpr/carom/loadinfo"
 )
 
@@ -145,8 +146,6 @@ const healthEvery = time.Second
 // watchHealth keeps peers' connections away from services whose server does not
 // listen.
 func (n *Node) watchHealth(ctx context.Context) error {
-	tick := time.NewTicker(healthEvery)
-	defer tick.Stop()
 	for {
 		services := n.current.Load().Services
 		for i := range services {
@@ -155,7 +154,7 @@ func (n *Node) watchHealth(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case <-time.After(beat.Wait(time.Now(), healthEvery)):
 		}
 	}
 }
@@ -167,16 +166,20 @@ func (n *Node) checkHealth(s *Service) {
 	healthy, err := n.listening(s)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	switch changed := n.healthyNow(s.Name) != healthy; {
-	case changed && healthy:
+	changed := n.healthyNow(s.Name) != healthy
+	n.healthy[s.Name] = healthy
+	if !changed {
+		return // and who follows the board need not wake
+	}
+	n.board.SetHealthy(s.Name, healthy)
+	switch {
+	case healthy:
 		n.cfg.Logger.Info("a server listens again", "service", s.Name)
-	case changed && err != nil:
+	case err != nil:
 		n.cfg.Logger.Warn("no server listens: peers hand this host no connections", "service", s.Name, "err", err)
-	case changed:
+	default:
 		n.cfg.Logger.Warn("no server listens: peers hand this host no connections", "service", s.Name)
 	}
-	n.healthy[s.Name] = healthy
-	n.board.SetHealthy(s.Name, healthy)
 }
 
 // listening reports whether a server listens on any port of the service.

@@ -48,7 +48,7 @@ var rules = []rule{
 	},
 	{
 		pkgs:  patterns{"./dpr"},
-		only:  patterns{"std", "!syscall", "./lb", "./internal/checksum", "./internal/flowtable", "./internal/header", "./internal/siphash"},
+		only:  patterns{"std", "!syscall", "./lb", "./internal/beat", "./internal/checksum", "./internal/flowtable", "./internal/header", "./internal/siphash"},
 		never: patterns{"net/...", "!net/netip", "./loadinfo/...", "./dpr/..."},
 		why:   "the engine decides and rewrites; devices, sockets and reports reach it through its interfaces",
 	},

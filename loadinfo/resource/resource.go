@@ -13,6 +13,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/carom-dpr/carom/internal/beat"
 	"github.com/carom-dpr/carom/loadinfo"
 )
 
@@ -325,7 +326,7 @@ func (r *Registry) Run(ctx context.Context, b *loadinfo.Board, period time.Durat
 		if err := r.Publish(b, now); err != nil {
 			return err
 		}
-		timer.Reset(period - period/10 + rand.N(period/5+1))
+		timer.Reset(beat.Wait(time.Now(), period-period/10+rand.N(period/5+1)))
 	}
 }
 
