@@ -21,6 +21,7 @@ import (
 type Net struct {
 	cfg     Config
 	nl      *netlink.Handle
+	tracked *netlink.Handle   // of conntrack; nil where there is none
 	changes *nl.NetlinkSocket // the kernel's notices of routing, for Run
 	tables  *nl.NetlinkSocket // and those of nftables; nil where there are none
 	tun     netlink.Link
@@ -149,8 +150,10 @@ func (n *Net) Close() error {
 		s.file.Close()
 	}
 	n.deafen()
-	if n.nl != nil {
-		n.nl.Close()
+	for _, h := range []*netlink.Handle{n.nl, n.tracked} {
+		if h != nil {
+			h.Close()
+		}
 	}
 	return errors.Join(append(errs, n.rewrite.close())...)
 }
@@ -176,6 +179,9 @@ func (n *Net) findInterfaces() (err error) {
 	}
 	if n.tables, err = nl.Subscribe(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES); err != nil {
 		n.tables = nil // not in this kernel: Run looks now and then
+	}
+	if n.tracked, err = netlink.NewHandle(unix.NETLINK_NETFILTER); err != nil {
+		n.tracked = nil // then nothing can be rewritten
 	}
 	names := n.cfg.Interfaces
 	if len(names) == 0 {

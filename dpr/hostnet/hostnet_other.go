@@ -33,6 +33,9 @@ func (*Net) SetServices([]Service) error { return errLinux }
 // SetAliases returns an error on this system.
 func (*Net) SetAliases([]netip.Addr) error { return errLinux }
 
+// Rewritten returns an error on this system.
+func (*Net) Rewritten([]netip.Addr) ([][2]netip.AddrPort, error) { return nil, errLinux }
+
 // Stats returns an error on this system.
 func (*Net) Stats() (Stats, error) { return Stats{}, errLinux }
 

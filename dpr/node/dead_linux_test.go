@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/carom-dpr/carom/dpr"
 	"github.com/carom-dpr/carom/loadinfo"
 )
 
@@ -170,6 +171,35 @@ func TestPowerCut(t *testing.T) {
 		for _, x := range others {
 			was := x.moved.Load()
 			eventually(t, "others go on", func() bool { return x.moved.Load() > was+2*mebibyte })
+			x.stop.Store(true)
+			require.NoError(t, <-x.done)
+		}
+	})
+}
+
+// So are those whose servers do not know that they were dialled there.
+func TestPowerCutWithRewrittenReplies(t *testing.T) {
+	eachFamily(t, func(t *testing.T, v6 bool) {
+		w := newWorld(t, v6, "a", "b", "c")
+		a, b, c := w.hosts["a"], w.hosts["b"], w.hosts["c"]
+		for h, to := range map[*host]string{a: "c", b: "c", c: ""} {
+			h.serveAt(t, h.at(port))
+			cfg := h.role(to).config()
+			cfg.Services[0].Reply = dpr.ReplyRewritten
+			h.open(t, cfg)
+		}
+		w.await(t)
+		entered := []*transfer{w.transfer(t, b, "c", opUpload), w.transfer(t, b, "c", opDownload)}
+		others := []*transfer{w.transfer(t, a, "c", opUpload), w.transfer(t, c, "c", opDownload)}
+		for _, x := range slices.Concat(entered, others) {
+			eventually(t, "it is under way", func() bool { return x.moved.Load() > mebibyte/2 })
+		}
+		b.unplug(t)
+		for _, x := range entered {
+			require.True(t, isReset(<-x.done))
+		}
+		require.EqualValues(t, len(entered), c.node.Status().Aborted)
+		for _, x := range others {
 			x.stop.Store(true)
 			require.NoError(t, <-x.done)
 		}

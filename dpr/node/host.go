@@ -64,9 +64,9 @@ type Host struct {
 	// Lives says what this host's sockets know of connections that peers have handed
 	// over; see confirm.Config. Optional.
 	Lives func(flows []dpr.Question, lives []dpr.Life) error
-	// Abort ends the TCP connections of this host whose own address is one of those, so
-	// that their clients are reset, and returns how many they were. It may take a second
-	// for some ten thousand. It is called when a peer is dead, before SetAliases takes
+	// Abort ends the TCP connections of this host that were dialled at one of the
+	// addresses, so that their clients are reset, and returns how many they were. It may
+	// take a second for some ten thousand. It is called when a peer is dead, before SetAliases takes
 	// its addresses away. Optional: without it connections that were dialled at that peer
 	// are left to TCP's timeouts.
 	Abort func([]netip.Addr) (int, error)

@@ -78,6 +78,18 @@ func (l *lookout) local(dialled netip.AddrPort) (own netip.AddrPort, rewritten b
 	return dialled, false
 }
 
+// abort ends the connections whose own address is one of those that were dialled, or
+// that are among the rewritten ones.
+func (l *lookout) abort(dialled []netip.Addr, rewritten [][2]netip.AddrPort) (int, error) {
+	others := make(map[sockdiag.Pair]bool, len(rewritten))
+	for _, ends := range rewritten {
+		others[sockdiag.Pair{Local: ends[0], Remote: ends[1]}] = true
+	}
+	return l.diag.Abort(func(p sockdiag.Pair) bool {
+		return slices.Contains(dialled, p.Local.Addr()) || others[p]
+	})
+}
+
 // lifeOf says what a socket's state means for its connection.
 func lifeOf(state sockdiag.State) dpr.Life {
 	switch state {

@@ -196,7 +196,12 @@ func (l *linux) openMeter() error {
 	if err != nil {
 		return errors.Join(err, m.Close())
 	}
-	l.host.Lives, l.host.Abort = look.lives, look.diag.Abort
+	l.host.Lives = look.lives
+	l.host.Abort = func(dialled []netip.Addr) (int, error) {
+		rewritten, err := l.net.Rewritten(dialled)
+		n, abortErr := look.abort(dialled, rewritten)
+		return n, errors.Join(err, abortErr)
+	}
 	l.host.SetServices = func(list []dpr.Service) error {
 		if err := l.checkInterfaces(list); err != nil {
 			return err

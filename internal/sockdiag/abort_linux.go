@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,13 +27,13 @@ type identity struct {
 	id     [sizeofID]byte
 }
 
-// Abort ends the connections whose own address is one of those, as a server would with
-// a reset (tcp_abort of the kernel): the other ends get one, and the server an error. It
-// returns how many they were. It needs CAP_NET_ADMIN and a kernel that was built with
+// Abort ends the connections that are wanted, as a server would with a reset (tcp_abort
+// of the kernel): the other ends get one, and the server an error. It is asked about each
+// of this host's. It returns how many they were. It needs CAP_NET_ADMIN and a kernel that was built with
 // CONFIG_INET_DIAG_DESTROY; without, the error is EPERM or EOPNOTSUPP. It takes about
 // 50 ms for each thousand sockets of the host, and 30 for each thousand that it ends.
-func (s *Socket) Abort(local []netip.Addr) (n int, err error) {
-	list, err := s.find(local)
+func (s *Socket) Abort(wanted func(Pair) bool) (n int, err error) {
+	list, err := s.find(wanted)
 	for ; err == nil && len(list) > 0; list = list[min(batch, len(list)):] {
 		if n > 0 {
 			time.Sleep(abortPause)
@@ -49,12 +48,12 @@ func (s *Socket) Abort(local []netip.Addr) (n int, err error) {
 	return n, nil
 }
 
-// find returns the open connections whose own address is one of those.
-func (s *Socket) find(local []netip.Addr) (list []identity, err error) {
+// find returns the open connections that are wanted.
+func (s *Socket) find(wanted func(Pair) bool) (list []identity, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, family := range [...]byte{unix.AF_INET, unix.AF_INET6} {
-		if list, err = s.dump(list, family, local); err != nil {
+		if list, err = s.dump(list, family, wanted); err != nil {
 			return nil, err
 		}
 	}
@@ -62,7 +61,7 @@ func (s *Socket) find(local []netip.Addr) (list []identity, err error) {
 }
 
 // dump appends those of one family. Sockets of IPv6 may carry IPv4.
-func (s *Socket) dump(list []identity, family byte, local []netip.Addr) ([]identity, error) {
+func (s *Socket) dump(list []identity, family byte, wanted func(Pair) bool) ([]identity, error) {
 	seq := s.seq
 	s.seq++
 	var r []byte
@@ -79,7 +78,7 @@ func (s *Socket) dump(list []identity, family byte, local []netip.Addr) ([]ident
 			case kind == unix.NLMSG_ERROR:
 				return parseError(body)
 			case kind == sockDiagFamily && len(body) >= sizeofMsg:
-				if slices.Contains(local, localOf(body)) {
+				if wanted(pairOf(body)) {
 					list = append(list, identity{body[0], [sizeofID]byte(body[offMsgID:])})
 				}
 			default:
@@ -97,13 +96,17 @@ func (s *Socket) dump(list []identity, family byte, local []netip.Addr) ([]ident
 	return list, nil
 }
 
-// localOf returns a socket's own address from its struct inet_diag_msg.
-func localOf(msg []byte) netip.Addr {
-	const offset = offMsgID + 4
-	if msg[0] == unix.AF_INET {
-		return netip.AddrFrom4([4]byte(msg[offset:]))
+// pairOf returns a socket's ends from its struct inet_diag_msg.
+func pairOf(msg []byte) Pair {
+	id := msg[offMsgID:]
+	end := func(port, addr int) netip.AddrPort {
+		a := netip.AddrFrom16([16]byte(id[addr:])).Unmap()
+		if msg[0] == unix.AF_INET {
+			a = netip.AddrFrom4([4]byte(id[addr:]))
+		}
+		return netip.AddrPortFrom(a, binary.BigEndian.Uint16(id[port:]))
 	}
-	return netip.AddrFrom16([16]byte(msg[offset:])).Unmap()
+	return Pair{Local: end(0, 4), Remote: end(2, 20)}
 }
 
 // destroy ends a batch of connections. Those that have ended by themselves do not count.

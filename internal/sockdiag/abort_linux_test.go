@@ -26,6 +26,7 @@ func TestAbort(t *testing.T) {
 	require.NoError(t, err)
 	client, err := l.AddHost("client", netip.MustParsePrefix("10.1.0.2/24"), netip.MustParsePrefix("fd01::2/64"))
 	require.NoError(t, err)
+	clientAddr4, clientAddr6 := client.Addr4(), client.Addr6()
 	var s *Socket
 	require.NoError(t, host.Do(func() error { s, err = Open(); return err }))
 	defer s.Close()
@@ -56,7 +57,11 @@ func TestAbort(t *testing.T) {
 			}
 			survivor, _ := dial(client, tt.other)
 
-			n, err := s.Abort([]netip.Addr{netip.MustParseAddr("192.0.2.1"), tt.aborted})
+			n, err := s.Abort(func(p Pair) bool {
+				require.Equal(t, uint16(ln.Addr().(*net.TCPAddr).Port), p.Local.Port())
+				require.Contains(t, []netip.Addr{clientAddr4, clientAddr6}, p.Remote.Addr())
+				return p.Local.Addr() == tt.aborted
+			})
 			require.NoError(t, err)
 			require.Equal(t, len(clients), n)
 			for i := range clients {
@@ -68,7 +73,7 @@ func TestAbort(t *testing.T) {
 			_, err = survivor.Write([]byte("x"))
 			require.NoError(t, err)
 			dial(client, tt.aborted)
-			n, err = s.Abort([]netip.Addr{netip.MustParseAddr("192.0.2.1")})
+			n, err = s.Abort(func(Pair) bool { return false })
 			require.NoError(t, err)
 			require.Zero(t, n)
 		})
