@@ -202,7 +202,7 @@ type job struct {
 	key     flowtable.Key
 	hash    uint64
 	next    uint8 // of the jobs of one shard, plus 1
-	way     way   // where it goes
+	way     way   // of a translated flow
 }
 
 // A lane queues the jobs of one shard: the numbers of its first and last job, plus 1.
@@ -410,7 +410,11 @@ func (b *batch) decide(p *Packet, j *job, shard *flowtable.Shard) {
 	}
 	if entry != nil && !b.reopens(entry, &j.hdr) {
 		b.track(shard, entry, &j.hdr)
-		b.apply(p, j, wayOf(entry))
+		if entry.Server == 0 {
+			b.hand(p, j, PeerID(entry.Peer))
+		} else {
+			b.apply(p, j, wayOf(entry))
+		}
 		return
 	}
 	if entry != nil {
@@ -437,18 +441,23 @@ func (b *batch) served(p *Packet, j *job, shard *flowtable.Shard, entry *flowtab
 
 // apply does what was bound to a flow: a peer serves it, or this host.
 func (b *batch) apply(p *Packet, j *job, w way) {
+	if w.server == 0 || w.peer == 0 {
+		b.hand(p, j, w.peer)
+		return
+	}
 	j.way = w
-	if w.peer == 0 {
+	b.translate(p, j, w, b.view.peer(w.peer))
+}
+
+// hand gives a packet to the peer, or to this host if that is 0.
+func (b *batch) hand(p *Packet, j *job, peer PeerID) {
+	if peer == 0 {
 		p.Verdict = Local
 		return
 	}
-	to := b.view.peer(w.peer)
-	if w.server != 0 {
-		b.translate(p, j, w, to)
-		return
-	}
-	if b.fits(p, &j.hdr, w, to) && b.hop(p, &j.hdr) {
-		p.Verdict, p.Peer = Forward, w.peer
+	to := b.view.peer(peer)
+	if b.fits(p, j, to) && b.hop(p, &j.hdr) {
+		p.Verdict, p.Peer = Forward, peer
 	}
 }
 

@@ -260,13 +260,17 @@ func (x *extras) release(key flowtable.Key, w way, now time.Duration) {
 
 // split makes fragments of an IPv4 packet that is too long for its way (RFC 791,
 // section 3.2). The first stays in p; the others are extras.
-func (b *batch) split(p *Packet, h *header.Packet, w way, mtu int) {
+func (b *batch) split(p *Packet, j *job, to *peer) {
+	h, w := &j.hdr, j.way
+	if w.server == 0 {
+		w = way{peer: to.id}
+	}
 	if p.GSO.NeedsCsum {
 		header.PutChecksum(p.Bytes()[h.L4:], h.Proto, &h.Src, &h.Dst)
 		p.GSO = GSO{}
 	}
 	ip := header.IPv4(p.Bytes())
-	length, room := len(ip.Payload()), header.FragmentRoom(ip, mtu)
+	length, room := len(ip.Payload()), header.FragmentRoom(ip, to.mtu)
 	x := &b.engine.extra
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -11,7 +11,8 @@ import (
 // fits reports whether the packet, or each of its segments, fits the way to the peer. An IPv4 packet that does not but may be fragmented is made to; others become
 // an ICMP error that says what would fit (RFC 1191, RFC 8201). IPv6 packets of up to
 // 1280 bytes fit every tunnel.
-func (b *batch) fits(p *Packet, h *header.Packet, w way, to *peer) bool {
+func (b *batch) fits(p *Packet, j *job, to *peer) bool {
+	h := &j.hdr
 	mtu, size := to.mtu, p.Len
 	if h.Version == 6 {
 		mtu = max(mtu, header.IPv6MinMTU)
@@ -23,7 +24,7 @@ func (b *batch) fits(p *Packet, h *header.Packet, w way, to *peer) bool {
 		return true
 	}
 	if !h.DF && p.GSO.Size == 0 {
-		b.split(p, h, w, to.mtu)
+		b.split(p, j, to)
 		return true
 	}
 	b.tooBig(p, h, mtu)

@@ -52,7 +52,7 @@ func (b *batch) translate(p *Packet, j *job, w way, to *peer) {
 		b.drop(p, parseReason(header.BadExtension))
 		return
 	}
-	if !w.back && !b.fits(p, h, w, to) || !b.hop(p, h) {
+	if !w.back && !b.fits(p, j, to) || !b.hop(p, h) {
 		return
 	}
 	e := b.endsOf(w, &j.key)
