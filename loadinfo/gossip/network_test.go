@@ -230,10 +230,17 @@ func (s *station) kill() {
 	delete(s.sock.net.socks, s.sock.addr)
 }
 
+// states are those of the members as this host sees them. Whose report is late is stale
+// until the next one, which gossip has happen to some host in a quarter of an hour: it
+// counts as up.
 func (s *station) states() string {
 	var list []string
 	for _, m := range s.board.Members(time.Now()) {
-		list = append(list, m.ID+":"+m.State.String())
+		state := m.State
+		if state == loadinfo.Stale {
+			state = loadinfo.Up
+		}
+		list = append(list, m.ID+":"+state.String())
 	}
 	return strings.Join(list, " ")
 }
