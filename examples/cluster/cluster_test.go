@@ -87,6 +87,22 @@ func TestMemoryEntryAll(t *testing.T) {
 	}
 }
 
+// Answers go back through the hosts that were dialled.
+func TestTunnelledReplies(t *testing.T) {
+	for _, network := range []string{"memory", "kernel"} {
+		for _, family := range []string{"-6=false", "-6"} {
+			t.Run(network+family, func(t *testing.T) {
+				if network == "kernel" {
+					lab.Require(t)
+				}
+				n := requests()
+				r := runCluster(t, perfectLink, "-net="+network, "-entry=one", "-reply=tunnelled", fmt.Sprint("-requests=", n), family)
+				requireBalanced(t, r, n)
+			})
+		}
+	}
+}
+
 func TestMemoryStay(t *testing.T) {
 	r := runCluster(t, perfectLink, "-net=memory", "-entry=one", "-policy=stay", "-requests=300")
 	require.Equal(t, 300, r.Hosts[0].Served)
@@ -146,6 +162,7 @@ func TestOptionErrors(t *testing.T) {
 		`-server "apache": give builtin`:        {"-server=apache"},
 		`-net "lan": give auto`:                 {"-net=lan"},
 		`-gossip "serf": give broadcast`:        {"-gossip=serf"},
+		`-reply "rewritten": give direct`:       {"-reply=rewritten"},
 		"-entry one is for clients that do not": {"-entry=one", "-dns"},
 		"-server nginx needs the kernel's":      {"-server=nginx", "-net=memory"},
 		`unexpected argument "now"`:             {"now"},

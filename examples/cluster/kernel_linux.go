@@ -87,7 +87,7 @@ func (c *kernelCluster) addHost(i int, reports []netip.AddrPort, secret []byte) 
 	}
 	h.router, err = startChild(host, "router", role{Router: &routerRole{
 		ID: name, Addr: addr, Peers: reports, Policy: policies[c.o.Policy], Secret: secret,
-		Gossip: c.o.Gossip == "memberlist", DNS: c.o.DNS,
+		Gossip: c.o.Gossip == "memberlist", DNS: c.o.DNS, Reply: c.o.reply(),
 	}})
 	return err
 }

@@ -151,7 +151,7 @@ func (c *memoryCluster) addHost(i int, reports []netip.AddrPort) error {
 	h.node, err = node.New(node.Config{
 		ID:       h.name,
 		Addr:     tunnel,
-		Services: []node.Service{{Name: serviceName, Port: servicePort, Addrs: []netip.Addr{h.addr}, Policy: policy}},
+		Services: []node.Service{{Name: serviceName, Port: servicePort, Addrs: []netip.Addr{h.addr}, Policy: policy, Reply: c.o.reply()}},
 		Report:   to, Transport: transport,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}, node.Host{
@@ -233,6 +233,8 @@ func (c *memoryCluster) stack(name string, addr netip.Addr, overhead int, wrap f
 		Wire:     wrap(wire),
 		Capture:  isService,
 		Bypass:   true,
+
+		Tunnelled: c.o.reply() == dpr.ReplyTunnelled,
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carom-dpr/carom/dpr"
 	"github.com/carom-dpr/carom/dpr/dprtest"
 	"github.com/carom-dpr/carom/lb"
 )
@@ -25,6 +26,7 @@ type options struct {
 	Net         string
 	IPv6        bool
 	Gossip      string
+	Reply       string
 	DNS         bool
 	JSON        string
 	Keep        bool
@@ -56,6 +58,7 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	f.StringVar(&o.Net, "net", "auto", "kernel (network namespaces), memory (no privileges needed), or auto")
 	f.BoolVar(&o.IPv6, "6", false, "use IPv6")
 	f.StringVar(&o.Gossip, "gossip", "broadcast", "how hosts tell each other of their load: broadcast, or memberlist")
+	f.StringVar(&o.Reply, "reply", "direct", "how hosts answer for each other: direct, or tunnelled back through the host that was dialled")
 	f.BoolVar(&o.DNS, "dns", false, "clients look the hosts up at name servers that the hosts run")
 	f.StringVar(&o.JSON, "json", "", "write the summary as JSON to this file, - for standard output")
 	f.BoolVar(&o.Keep, "keep", false, "leave the cluster up until interrupted")
@@ -88,6 +91,8 @@ func (o *options) validate() error {
 		return fmt.Errorf("-net %q: give auto, kernel or memory", o.Net)
 	case !slices.Contains([]string{"broadcast", "memberlist"}, o.Gossip):
 		return fmt.Errorf("-gossip %q: give broadcast or memberlist", o.Gossip)
+	case !slices.Contains([]string{dpr.ReplyDirect.String(), dpr.ReplyTunnelled.String()}, o.Reply):
+		return fmt.Errorf("-reply %q: give direct or tunnelled", o.Reply)
 	case o.DNS && o.Entry == "one":
 		return errors.New("-entry one is for clients that do not ask the DNS: give -entry all, or no -dns")
 	case o.Server == "nginx" && o.Net == "memory":
@@ -111,6 +116,12 @@ func (o *options) policy() (lb.Policy, error) {
 	return p, nil
 }
 
+// reply returns how hosts answer for each other.
+func (o *options) reply() dpr.ReplyMode {
+	mode, _ := dpr.ParseReplyMode(o.Reply) // validate knows it
+	return mode
+}
+
 // entries returns how many of the hosts the clients dial.
 func (o *options) entries() int {
 	if o.Entry == "one" {
@@ -130,6 +141,6 @@ func (o *options) String() string {
 	}
 	return strings.Join([]string{
 		fmt.Sprintf("%d hosts", o.Hosts), found, "policy " + o.Policy,
-		o.Server + " server", "reports by " + o.Gossip, family,
+		o.Server + " server", o.Reply + " replies", "reports by " + o.Gossip, family,
 	}, ", ")
 }

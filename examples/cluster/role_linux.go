@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/carom-dpr/carom/dpr"
 	"github.com/carom-dpr/carom/dpr/node"
 	"github.com/carom-dpr/carom/lb"
 	"github.com/carom-dpr/carom/loadinfo"
@@ -28,6 +29,7 @@ type routerRole struct {
 	Policy string
 	Secret []byte
 	Gossip bool // instead of broadcast
+	Reply  dpr.ReplyMode
 	DNS    bool // a name server, too
 }
 
@@ -104,7 +106,7 @@ func (r *routerRole) play(ctx context.Context, p *printer) error {
 	cfg := node.Config{
 		ID:       r.ID,
 		Addr:     r.Addr,
-		Services: []node.Service{{Name: serviceName, Port: servicePort, Policy: policy}},
+		Services: []node.Service{{Name: serviceName, Port: servicePort, Policy: policy, Reply: r.Reply}},
 		Report:   r.Peers,
 		Keys:     []loadinfo.Key{{ID: 1, Secret: r.Secret}},
 		Logger:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),

@@ -106,7 +106,10 @@ func start(t testing.TB, l *lan, c Config) *Host {
 
 // patch plays the router: whatever from's router would read goes to the TUN of
 // another host, or of the same.
-func patch(t testing.TB, from, to *Host) {
+func patch(t testing.TB, from, to *Host) { patchTo(t, from, to.TUN()) }
+
+// patchTo hands it to somebody else.
+func patchTo(t testing.TB, from *Host, to dpr.Writer) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -116,7 +119,7 @@ func patch(t testing.TB, from, to *Host) {
 			if err != nil {
 				return
 			}
-			if _, err := to.TUN().Write(pkts[:n]); err != nil {
+			if _, err := to.Write(pkts[:n]); err != nil {
 				return
 			}
 		}

@@ -157,7 +157,18 @@ func (h *Host) fill(pkts []dpr.Packet, n int, pb *stack.PacketBuffer) int {
 		h.wire.inject(p.Bytes())
 		return n
 	}
+	if h.cfg.Tunnelled && h.fromAlias(p.Bytes()) {
+		h.tun.put(p)
+		return n
+	}
 	return n + 1
+}
+
+// fromAlias reports whether the stack sends a packet from an alias.
+func (h *Host) fromAlias(b []byte) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.aliases[source(b)]
 }
 
 // drain frees what is left in the queue.

@@ -7,7 +7,8 @@
 // writes. Packets from the wire that the capture predicate takes go to the TUN,
 // as they do through the BPF program of a real host; all others go into the
 // stack. What the router writes to the TUN enters the stack. What the stack sends
-// leaves through the wire and no router sees it: the direct reply.
+// leaves through the wire and no router sees it: the direct reply. With
+// [Config.Tunnelled], answers from aliases go to the TUN.
 //
 // As on a real host, an alias is an address of a peer that the stack accepts
 // from the TUN alone: a server that listens on the wildcard address answers from
@@ -60,6 +61,9 @@ type Config struct {
 	// the BPF program on a real host does. Without it, the router sees every
 	// packet of a connection that it leaves to its own host, and must track it.
 	Bypass bool
+	// Tunnelled sends what the stack sends from an alias to the TUN instead of the wire,
+	// as a host does whose services have dpr.ReplyTunnelled.
+	Tunnelled bool
 	// TimeWait is how long a closed connection holds its port. The default is one
 	// second: in memory no packet wanders for longer, and a test opens thousands.
 	TimeWait time.Duration

@@ -161,6 +161,34 @@ func TestAlias(t *testing.T) {
 	}
 }
 
+// Answers from an alias, and no other packets, go to the host's router.
+func TestTunnelledAnswers(t *testing.T) {
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			l := newLAN()
+			var foreign atomic.Int32 // packets from A's address that leave by B
+			l.tap = func(p *port, pkt []byte) {
+				if src, _ := split(pkt); p == l.ports[f.b.Addr()] && src == f.a.Addr() {
+					foreign.Add(1)
+				}
+			}
+			a := start(t, l, Config{Name: "a", Addrs: []netip.Prefix{f.a}, Capture: toPort(80)})
+			b := start(t, l, Config{Name: "b", Addrs: []netip.Prefix{f.b}, Tunnelled: true})
+			c := start(t, l, Config{Name: "c", Addrs: []netip.Prefix{f.c}})
+			patch(t, a, b)
+			patchTo(t, b, a.Sender())
+			require.NoError(t, b.SetAliases([]netip.Addr{f.a.Addr()}))
+			blob := noise(1 << 20)
+			serve(t, b, 80, blob)
+			client := browser(t, c, false)
+			require.Equal(t, "b", post(t, client, url(f.a, 80, "/"), blob))
+			require.True(t, bytes.Equal(blob, get(t, client, url(f.a, 80, "/blob"))))
+			require.Equal(t, "b", post(t, client, url(f.b, 80, "/"), blob), "its own leave by the wire")
+			require.Zero(t, foreign.Load())
+		})
+	}
+}
+
 // split returns a packet's source address and its TCP header.
 func split(b []byte) (netip.Addr, header.TCP) {
 	if b[0]>>4 == 4 {

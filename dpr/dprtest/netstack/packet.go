@@ -23,6 +23,17 @@ func destination(b []byte) netip.Addr {
 	return netip.Addr{}
 }
 
+// source returns the source address of an IP packet, the zero Addr if it is none.
+func source(b []byte) netip.Addr {
+	switch {
+	case len(b) >= header.IPv4MinimumSize && b[0]>>4 == 4:
+		return netip.AddrFrom4([4]byte(b[12:]))
+	case len(b) >= header.IPv6MinimumSize && b[0]>>4 == 6:
+		return netip.AddrFrom16([16]byte(b[8:]))
+	}
+	return netip.Addr{}
+}
+
 // udpChecksum is the offset of the checksum in a UDP header, in bytes.
 const udpChecksum = 6
 
