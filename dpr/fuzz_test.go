@@ -20,7 +20,7 @@ func FuzzProcess(f *testing.F) {
 		datagram(client, 20, dprtest.Options{}), datagram(client6, 20, dprtest.Options{}),
 		dprtest.Fragment(datagram(client, 3000, dprtest.Options{}), 1300)[1],
 		dprtest.Fragment(datagram(client6, 3000, dprtest.Options{}), 1300)[1],
-		dprtest.TooBig(router, tcpBack(), 1400, 8),
+		dprtest.TooBig(router, tcpBack(), 1400, 8), tcpBack(),
 		dprtest.TCP(client6, vip6, dprtest.Options{Flags: syn, Extensions: []dprtest.Extension{dprtest.HopByHop(), dprtest.DestOpts(8)}}),
 		dprtest.TCP(client, vip, dprtest.Options{Flags: syn, IPOptions: []byte{7, 7, 4, 0, 0, 0, 0}}),
 		// Of a flow that a plain server has, and of its fragments, and errors about it.
@@ -62,8 +62,11 @@ func FuzzProcess(f *testing.F) {
 		if out.Verdict == dpr.Reply {
 			requireSound(t, out.Bytes())
 		}
-		if out.Verdict == dpr.Forward || out.Verdict == dpr.Transmit {
+		if out.Verdict == dpr.Forward {
 			require.False(t, uplink, "what a peer sent is never redirected")
+		}
+		if out.Verdict == dpr.Transmit && uplink {
+			require.Equal(t, client.Addr().AsSlice(), out.Bytes()[16:20], "an answer goes to the client of the peer's flow")
 		}
 		more := dpr.NewPackets(8, 8192)
 		for b.Extra(more, b.now.Add(time.Millisecond)) > 0 {
