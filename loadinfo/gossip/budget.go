@@ -6,7 +6,9 @@ import (
 )
 
 // budget is a token bucket of bytes. What must be sent may overdraw it; what can
-// wait asks first.
+// wait asks first. It is never overdrawn by more than a second's worth: a seed that two
+// hundred hosts join at once tells each of them everything, megabytes, and would then
+// have no reports to send for minutes, so that all took it for dead.
 type budget struct {
 	perSecond float64
 
@@ -20,7 +22,7 @@ func (b *budget) spend(n int, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.refill(now)
-	b.left -= float64(n)
+	b.left = max(b.left-float64(n), -b.perSecond)
 }
 
 // open reports whether there is anything left.
