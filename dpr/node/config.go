@@ -170,7 +170,7 @@ func (c Config) withDefaults() (Config, error) {
 	for i, s := range c.Services {
 		services[i] = s.withDefaults(c.Addr)
 	}
-	c.Services = services
+	c.Services, c.Servers = services, cloneServers(c.Servers)
 	if len(c.NAT.Sources) == 0 {
 		c.NAT.Sources = c.natSources()
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -35,6 +36,18 @@ type Server struct {
 }
 
 const defaultServerWeight = 100
+
+// cloneServers copies the servers: what the caller has is his to change.
+func cloneServers(list []Server) []Server {
+	list = slices.Clone(list)
+	for i := range list {
+		list[i].Services = maps.Clone(list[i].Services)
+		for name, at := range list[i].Services {
+			list[i].Services[name] = slices.Clone(at)
+		}
+	}
+	return list
+}
 
 // weight is that of snapshots.
 func (s *Server) weight() uint16 {
