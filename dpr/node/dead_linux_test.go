@@ -165,8 +165,8 @@ func TestPowerCut(t *testing.T) {
 			require.True(t, isReset(err), "%v", err)
 		}
 		t.Logf("all are reset %v after the host was known to be dead", time.Since(began))
-		status := w.hosts["c"].node.Status()
-		require.EqualValues(t, len(entered), status.Aborted)
+		c := w.hosts["c"].node
+		eventually(t, "c has counted them", func() bool { return c.Status().Aborted == uint64(len(entered)) })
 		require.Zero(t, w.hosts["d"].node.Status().Aborted)
 		for _, x := range others {
 			was := x.moved.Load()
@@ -198,7 +198,7 @@ func TestPowerCutWithRewrittenReplies(t *testing.T) {
 		for _, x := range entered {
 			require.True(t, isReset(<-x.done))
 		}
-		require.EqualValues(t, len(entered), c.node.Status().Aborted)
+		eventually(t, "c has counted them", func() bool { return c.node.Status().Aborted == uint64(len(entered)) })
 		for _, x := range others {
 			x.stop.Store(true)
 			require.NoError(t, <-x.done)
