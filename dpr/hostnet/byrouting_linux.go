@@ -3,6 +3,7 @@ package hostnet
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -118,7 +119,7 @@ func (n *Net) syncCapture() error {
 	}
 	for _, w := range want {
 		if err == nil && !slices.ContainsFunc(have, func(h netlink.Rule) bool { return sameCapture(h, w) }) {
-			err = n.nl.RuleAdd(&w)
+			err = n.addCapture(&w)
 		}
 	}
 	if !capturing {
@@ -128,6 +129,14 @@ func (n *Net) syncCapture() error {
 		return fmt.Errorf("capture by routing: %w", err)
 	}
 	return nil
+}
+
+func (n *Net) addCapture(r *netlink.Rule) error {
+	err := n.nl.RuleAdd(r)
+	if errors.Is(err, unix.EINVAL) && r.Dport != nil && r.Dport.End == math.MaxUint16 {
+		return fmt.Errorf("port 65535 of %v: Linux's routing rules know ports up to 65534: end the service's range there", r.Dst.IP)
+	}
+	return err
 }
 
 // syncRouteToTUN makes the only route of a table that to the TUN, with the given one's

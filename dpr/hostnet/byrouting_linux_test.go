@@ -59,6 +59,22 @@ func TestByRoutingRedirects(t *testing.T) {
 	}
 }
 
+// Linux refuses rules for a range of ports that ends at the last one.
+func TestByRoutingLastPort(t *testing.T) {
+	w := newWorld(t)
+	err := w.a.Do(func() error {
+		dev, err := tun.Open(tun.Config{Name: "carom0"})
+		require.NoError(t, err)
+		defer dev.Close()
+		_, err = Open(Config{
+			TUN: dev.Name, ByRouting: true,
+			Services: []Service{{Protocol: protocolTCP, Port: 60000, PortEnd: 65535, Addrs: addrs(w.a)}},
+		})
+		return err
+	})
+	require.ErrorContains(t, err, "65534: end the service's range there")
+}
+
 // An interface that forwards for the engine's sake forwards nothing else.
 func TestByRoutingForwardsNothingElse(t *testing.T) {
 	w := newWorld(t)

@@ -308,6 +308,12 @@ func (n *Node) followPeers(members []loadinfo.Member) error {
 	if maps.EqualFunc(n.peers, next, sameWiring) {
 		return nil
 	}
+	for _, server := range n.current.Load().Servers {
+		if m, taken := next[server.ID]; taken {
+			n.cfg.Logger.Warn("a server without a router has the ID of a host of the cluster and gets no connections: give it another",
+				"server", server.ID, "host", m.Node)
+		}
+	}
 	n.abandon(members, next)
 	if err := n.wire(n.current.Load(), next); err != nil {
 		return err

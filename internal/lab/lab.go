@@ -72,9 +72,7 @@ func New(cfg Config) (*Lab, error) {
 		cfg.MTU = 1500
 	}
 	if cfg.Name == "" {
-		if err := cleanupDead(); err != nil {
-			return nil, err
-		}
+		_ = cleanupDead() // what cannot be removed is in nobody's way: it has another name
 		cfg.Name = fmt.Sprintf("%s%d.%d", autoPrefix, os.Getpid(), created.Add(1))
 	} else if err := Cleanup(cfg.Name); err != nil {
 		return nil, err
@@ -238,6 +236,9 @@ func (l *Lab) segment(name string) (netlink.Link, error) {
 // caller's own.
 func newNamespace(name string) (ns netns.NsHandle, err error) {
 	ns = netns.None()
+	if err := shareNames(); err != nil {
+		return ns, fmt.Errorf("%s: %w", namespaceDir, err)
+	}
 	outer := inNamespace(ns, func() error {
 		ns, err = netns.NewNamed(name)
 		return err

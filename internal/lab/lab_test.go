@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -194,6 +196,32 @@ func TestNewCleansUpAfterTheDead(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
 	require.Empty(t, left(t, autoPrefix+"4194305.*"))
+}
+
+// A name can be removed although iproute2 has made its first one meanwhile.
+func TestNamesWithThoseOfOthers(t *testing.T) {
+	Require(t)
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the thread has mounts of its own from here on, and ends
+		done <- func() error {
+			if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+				return err
+			}
+			if err := unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
+				return err
+			}
+			if err := unix.Mount("tmpfs", filepath.Dir(namespaceDir), "tmpfs", 0, ""); err != nil {
+				return err
+			}
+			ns, err := newNamespace("first")
+			if err != nil {
+				return err
+			}
+			return errors.Join(ns.Close(), shareNames(), removeNamespace("first")) // the second as iproute2 would
+		}()
+	}()
+	require.NoError(t, <-done)
 }
 
 func left(t *testing.T, pattern string) []string {

@@ -106,6 +106,28 @@ func removeIf(match func(name string) bool) error {
 	return errors.Join(errs...)
 }
 
+// shareNames makes the directory of names a mount of its own, as iproute2 does before
+// it makes its first name, and under the same lock. Were that to happen while there
+// are names, it would cover the mounts that they are, and they could not be removed.
+func shareNames() error {
+	if err := os.MkdirAll(namespaceDir, 0o755); err != nil {
+		return err
+	}
+	dir, err := os.Open(namespaceDir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close() // ends the lock
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+		return err
+	}
+	share := func() error { return unix.Mount("", namespaceDir, "none", unix.MS_SHARED|unix.MS_REC, "") }
+	if err := share(); err != unix.EINVAL {
+		return err
+	}
+	return errors.Join(unix.Mount(namespaceDir, namespaceDir, "none", unix.MS_BIND|unix.MS_REC, ""), share())
+}
+
 // removeNamespace takes a namespace's name away, also where only the file was
 // made and never mounted on; a name that is gone already is no error, since two
 // processes may clean up after the same dead one.
