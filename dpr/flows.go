@@ -18,6 +18,9 @@ type Flow struct {
 	State State
 	// Peer is the host that serves it; empty for this host.
 	Peer string
+	// Lost: the host that served it is no peer any more, so its next packet is answered
+	// with a reset.
+	Lost bool
 	// Translation is what the flow looks like at a plain server.
 	Translation
 	// Idle is the time since the last packet.
@@ -57,6 +60,8 @@ func (v *view) flow(e *flowtable.Entry, now uint32) (Flow, bool) {
 	}
 	if p := v.peer(PeerID(e.Peer)); p != nil {
 		f.Peer = p.name
+	} else {
+		f.Lost = e.Peer != 0
 	}
 	f.Translation = v.translation(e)
 	return f, true

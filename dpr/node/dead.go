@@ -1,24 +1,23 @@
 package node
 
 import (
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"time"
 
+	"github.com/carom-dpr/carom/dpr"
+	"github.com/carom-dpr/carom/internal/header"
 	"github.com/carom-dpr/carom/loadinfo"
 )
 
 // abandon ends the connections that this host serves and that were dialled at peers
 // which are dead. What their clients send goes there, so they would hang until TCP gives
 // up. It comes before the aliases go: without its address no socket can send a reset.
-func (n *Node) abandon(members []loadinfo.Member, next map[string]loadinfo.Member) {
-	if n.host.Abort == nil {
-		return
-	}
-	peers, addrs := n.dead(members)
+func (n *Node) abandon(peers []string, addrs []netip.Addr, next map[string]loadinfo.Member) {
 	own := n.current.Load().dialled()
 	addrs = slices.DeleteFunc(addrs, func(a netip.Addr) bool { return slices.Contains(own, a) || dialledAt(next, a) })
-	if len(addrs) == 0 {
+	if n.host.Abort == nil || len(addrs) == 0 {
 		return
 	}
 	ended, err := n.host.Abort(addrs)
@@ -30,6 +29,45 @@ func (n *Node) abandon(members []loadinfo.Member, next map[string]loadinfo.Membe
 	case ended > 0:
 		n.cfg.Logger.Warn("connections that were dialled at a dead peer have been ended with a reset", "peers", peers, "ended", ended)
 	}
+}
+
+// rouse has clients whose serving host has died say something, from which the engine can
+// make a reset: one that only reads would wait for its keepalive, or for ever. A segment
+// whose sequence number lies outside of a client's window must be answered with an ACK
+// (RFC 9293, section 3.10.7.4), and a number drawn by lot does so but once in 250 times
+// at the widest window. It must come after the peer is gone from the engine. A client's
+// firewall may keep it from the client, which then finds out as it would without.
+func (n *Node) rouse(now time.Time) {
+	if n.host.Replies == nil {
+		return
+	}
+	var batch []dpr.Packet
+	roused := 0
+	for f := range n.engine.Flows(now) {
+		if !f.Lost || !isOpen(f.State) {
+			continue
+		}
+		if roused++; roused > maxRoused {
+			break
+		}
+		if batch = append(batch, bare(f.Dialled, f.Client, header.ACK, rand.Uint32())); len(batch) == rouseBatch {
+			_, _ = n.host.Replies.Write(batch) // the router reports what is gone
+			batch = batch[:0]
+		}
+	}
+	_, _ = n.host.Replies.Write(batch)
+}
+
+const (
+	// maxRoused is how many clients are roused of one death: so many take less than a
+	// second, in which membership is not followed.
+	maxRoused  = 1 << 16
+	rouseBatch = 64
+)
+
+// isOpen reports whether a client may wait for data.
+func isOpen(s dpr.State) bool {
+	return s == dpr.Established || s == dpr.Unconfirmed || s == dpr.Closing
 }
 
 // dead returns the peers that have died since membership was last followed, and the

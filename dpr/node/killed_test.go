@@ -91,6 +91,17 @@ func (p *trio) load(to, served string) *loaded {
 	return c
 }
 
+// read opens connections whose clients say nothing and wait.
+func (p *trio) read(to, served string) (list []*loaded) {
+	for range 5 {
+		c := &loaded{connection: p.dial(p.hosts[to]), failed: make(chan error, 1)}
+		require.Equal(p.t, served, c.served)
+		go func() { _, err := c.Read(make([]byte, 1)); c.failed <- err }()
+		list = append(list, c)
+	}
+	return list
+}
+
 // run sends and gets rounds of 64 KiB until that fails. It leaves the machine time.
 func (c *loaded) run() error {
 	sent, got := make([]byte, 64<<10), make([]byte, 64<<10)
@@ -128,6 +139,7 @@ func TestKilledHost(t *testing.T) {
 	for _, c := range slices.Concat(served, entered, others) {
 		<-c.rounds
 	}
+	reading := p.read("a", "b")
 	dead := p.hosts["b"]
 	p.network.SetFilter(func(from, to *dprtest.Endpoint, _ []byte) bool {
 		return !owns(from, dead) && !owns(to, dead)
@@ -135,10 +147,7 @@ func TestKilledHost(t *testing.T) {
 	for _, name := range []string{"a", "c"} {
 		p.await("b is down", func() bool { return stateOf(p.hosts[name], "b") == loadinfo.Down })
 	}
-	for _, c := range served {
-		_, _ = c.Write([]byte("next")) // some have only waited for an answer
-	}
-	for _, c := range slices.Concat(served, entered) {
+	for _, c := range slices.Concat(served, entered, reading) {
 		require.ErrorContains(t, <-c.failed, "reset")
 	}
 	require.NotZero(t, p.hosts["a"].node.Status().Engine.Resets)

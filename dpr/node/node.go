@@ -314,11 +314,15 @@ func (n *Node) followPeers(members []loadinfo.Member) error {
 				"server", server.ID, "host", m.Node)
 		}
 	}
-	n.abandon(members, next)
+	dead, dialled := n.dead(members)
+	n.abandon(dead, dialled, next)
 	if err := n.wire(n.current.Load(), next); err != nil {
 		return err
 	}
 	n.peers = next
+	if len(dead) > 0 {
+		n.rouse(time.Now())
+	}
 	return nil
 }
 

@@ -269,22 +269,24 @@ func (c *Config) logPath(x *path) {
 
 // packet returns a segment of the client that there is not.
 func (x *path) packet(flags uint8, seq uint32) dpr.Packet {
+	p := bare(netip.AddrPortFrom(x.client, dpr.ProbePort), x.key.dialled, flags, seq)
+	p.Peer, p.Verdict = x.peer, dpr.Forward
+	return p
+}
+
+// bare returns a TCP segment without data.
+func bare(from, to netip.AddrPort, flags uint8, seq uint32) dpr.Packet {
 	ip := header.IPv4Len
-	if x.client.Is6() {
+	if to.Addr().Is6() {
 		ip = header.IPv6Len
 	}
-	p := dpr.Packet{
-		Buf: make([]byte, dpr.Headroom+ip+header.TCPLen), Off: dpr.Headroom, Len: ip + header.TCPLen,
-		Peer: x.peer, Verdict: dpr.Forward,
-	}
-	src, dst := header.Addr(x.client.As16()), header.Addr(x.key.dialled.Addr().As16())
+	p := dpr.Packet{Buf: make([]byte, dpr.Headroom+ip+header.TCPLen), Off: dpr.Headroom, Len: ip + header.TCPLen}
+	src, dst := header.Addr(from.Addr().As16()), header.Addr(to.Addr().As16())
 	b := p.Bytes()
-	header.PutTCP(b[ip:], &header.TCPFields{
-		SrcPort: dpr.ProbePort, DstPort: x.key.dialled.Port(), Seq: seq, Flags: flags, Window: 1024,
-	})
+	header.PutTCP(b[ip:], &header.TCPFields{SrcPort: from.Port(), DstPort: to.Port(), Seq: seq, Flags: flags, Window: 1024})
 	header.PutChecksum(b[ip:], header.ProtoTCP, &src, &dst)
 	const ttl = 64
-	if x.client.Is6() {
+	if to.Addr().Is6() {
 		header.PutIPv6(b, &header.IPv6Fields{PayloadLen: header.TCPLen, NextHeader: header.ProtoTCP, HopLimit: ttl, Src: src, Dst: dst})
 	} else {
 		header.PutIPv4(b, &header.IPv4Fields{TotalLen: len(b), DF: true, TTL: ttl, Protocol: header.ProtoTCP, Src: src, Dst: dst})

@@ -53,7 +53,10 @@ func printFlows(in *json.Decoder, out io.Writer) error {
 			return fmt.Errorf("the table breaks off: %w", err)
 		}
 		peer := f.Peer
-		if peer == "" {
+		switch {
+		case f.Lost:
+			peer = "a host that is gone"
+		case peer == "":
 			peer = "this host"
 		}
 		if f.Server.IsValid() {

@@ -76,6 +76,7 @@ type flow struct {
 	Dialled netip.AddrPort `json:"dialled"`
 	State   string         `json:"state"`
 	Peer    string         `json:"peer,omitempty"`  // that serves it; none: this host
+	Lost    bool           `json:"lost,omitempty"`  // that host is gone, and the next packet is answered with a reset
 	Source  netip.AddrPort `json:"source,omitzero"` // its ends on the way to a plain server
 	Server  netip.AddrPort `json:"server,omitzero"`
 	Idle    float64        `json:"idle_seconds"`
@@ -86,7 +87,7 @@ func (r *router) serveFlows(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	enc := json.NewEncoder(w)
 	for f := range r.node.Engine().Flows(time.Now()) {
-		if enc.Encode(flow{f.Service, f.Client, f.Dialled, f.State.String(), f.Peer, f.Source, f.Server, f.Idle.Seconds()}) != nil {
+		if enc.Encode(flow{f.Service, f.Client, f.Dialled, f.State.String(), f.Peer, f.Lost, f.Source, f.Server, f.Idle.Seconds()}) != nil {
 			return // the client has gone
 		}
 	}
