@@ -43,7 +43,7 @@ func BenchmarkCapture(b *testing.B) {
 				require.NoError(b, err)
 				p, err := loadProgram(lo, defaultSYNRate)
 				require.NoError(b, err)
-				defer p.close(h.Netlink())
+				defer p.objects.Close()
 				set, err := endpoints([]Service{{Protocol: protocolTCP, Port: 80, Addrs: []netip.Addr{h.Addr4()}}})
 				require.NoError(b, err)
 				require.NoError(b, p.setEndpoints(set))

@@ -38,22 +38,25 @@ func (n *Net) startByRouting() error {
 	if err := n.change("/proc/sys/net/ipv4/ip_early_demux", "0", nil); err != nil {
 		return err
 	}
-	for _, nic := range n.nics {
-		for _, c := range [][2]string{
-			{"forwarding", "1"},
-			// A packet to be forwarded is asked whether its source could be answered as if
-			// it came from the TUN, where the peers' addresses are local: that of a peer
-			// who dials this host would be refused.
-			{"accept_local", "1"},
-			{"rp_filter", "2"},
-		} {
-			if err := n.change(ipv4Setting(nic.Attrs().Name, c[0]), c[1], nil); err != nil {
-				return err
-			}
+	n.byRouting = true
+	for _, c := range n.nics {
+		if err := n.captureOn(c); err != nil {
+			return err
 		}
 	}
-	n.byRouting = true
 	return n.syncCapture()
+}
+
+// routeToTUN lets the interface's packets be forwarded to the TUN.
+func (c *nic) routeToTUN() error {
+	return errors.Join(
+		c.change("forwarding", "1"),
+		// A packet to be forwarded is asked whether its source could be answered as if
+		// it came from the TUN, where the peers' addresses are local: that of a peer
+		// who dials this host would be refused.
+		c.change("accept_local", "1"),
+		c.change("rp_filter", "2"),
+	)
 }
 
 // captured returns the rules that capture IPv4. They match no fragment, which has no
@@ -74,8 +77,8 @@ func (n *Net) captured() (list []netlink.Rule) {
 				if !a.Unmap().Is4() {
 					continue
 				}
-				add(nic.Attrs().Name, a.Unmap(), int(s.Protocol), netlink.NewRulePortRange(s.Port, s.lastPort()))
-				add(nic.Attrs().Name, a.Unmap(), unix.IPPROTO_ICMP, nil)
+				add(nic.name, a.Unmap(), int(s.Protocol), netlink.NewRulePortRange(s.Port, s.lastPort()))
+				add(nic.name, a.Unmap(), unix.IPPROTO_ICMP, nil)
 			}
 		}
 	}
@@ -86,12 +89,12 @@ func (n *Net) captured() (list []netlink.Rule) {
 // where they forwarded before.
 func (n *Net) fences() (list []netlink.Rule) {
 	for _, nic := range n.nics {
-		path := ipv4Setting(nic.Attrs().Name, "forwarding")
-		if !slices.ContainsFunc(n.settings, func(s setting) bool { return s.path == path && s.old == "0" }) {
+		path := ipv4Setting(nic.name, "forwarding")
+		if !slices.ContainsFunc(nic.settings, func(s setting) bool { return s.path == path && s.old == "0" }) {
 			continue
 		}
 		r := netlink.NewRule()
-		r.Family, r.Priority, r.Protocol, r.IifName, r.Type = netlink.FAMILY_V4, localRule, protocol, nic.Attrs().Name, unix.FR_ACT_UNREACHABLE
+		r.Family, r.Priority, r.Protocol, r.IifName, r.Type = netlink.FAMILY_V4, localRule, protocol, nic.name, unix.FR_ACT_UNREACHABLE
 		list = append(list, *r)
 	}
 	return list

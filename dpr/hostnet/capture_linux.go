@@ -28,8 +28,6 @@ type capture struct {
 	objects   captureObjects
 	endpoints map[endpoint]bool
 	name      string // of the tc filter, where there is one
-	links     []link.Link
-	filters   []tcFilter
 	noTCX     bool
 }
 
@@ -122,39 +120,26 @@ func (c *capture) stats() (Stats, error) {
 	return s, nil
 }
 
-// attach attaches the program to what arrives on an interface. A TCX link goes
-// when this process does.
-func (c *capture) attach(nl *netlink.Handle, nic netlink.Link) error {
+// attach attaches the program to what arrives on an interface, until detach. A TCX link
+// goes when this process does.
+func (c *capture) attach(nl *netlink.Handle, nic netlink.Link) (detach func() error, err error) {
 	if !c.noTCX {
 		l, err := link.AttachTCX(link.TCXOptions{
 			Interface: nic.Attrs().Index, Program: c.objects.Capture, Attach: ebpf.AttachTCXIngress,
 			Anchor: link.Head(), // before those that end the list, such as a CNI's
 		})
 		if err == nil {
-			c.links = append(c.links, l)
-			return nil
+			return l.Close, nil
 		}
 		if !errors.Is(err, ebpf.ErrNotSupported) {
-			return fmt.Errorf("attach to %s: %w", nic.Attrs().Name, err)
+			return nil, fmt.Errorf("attach to %s: %w", nic.Attrs().Name, err)
 		}
 	}
 	f, err := addFilter(nl, nic, c.objects.Capture.FD(), c.name)
 	if err != nil {
-		return fmt.Errorf("attach to %s: %w", nic.Attrs().Name, err)
+		return nil, fmt.Errorf("attach to %s: %w", nic.Attrs().Name, err)
 	}
-	c.filters = append(c.filters, f)
-	return nil
-}
-
-func (c *capture) close(nl *netlink.Handle) error {
-	var errs []error
-	for _, l := range c.links {
-		errs = append(errs, l.Close())
-	}
-	for _, f := range c.filters {
-		errs = append(errs, f.remove(nl))
-	}
-	return errors.Join(append(errs, c.objects.Close())...)
+	return func() error { return f.remove(nl) }, nil
 }
 
 // A tcFilter is the attachment for kernels before 6.6. It outlives this process;

@@ -13,6 +13,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -25,7 +26,8 @@ type Net struct {
 	changes *nl.NetlinkSocket // the kernel's notices of routing, for Run
 	tables  *nl.NetlinkSocket // and those of nftables; nil where there are none
 	tun     netlink.Link
-	nics    []netlink.Link
+	nics    []*nic
+	home    netns.NsHandle // the network namespace of all of it
 	capture *capture
 	beat    heart
 	// repairAfter is repairPeriod but in tests.
@@ -38,7 +40,6 @@ type Net struct {
 	settings  []setting           // changed by Open, restored by Close
 	aliases   map[netip.Addr]bool // those that are to be
 	added     map[netip.Addr]bool // those that have an address on the TUN
-	arp       []setting           // arp_ignore of the captured interfaces
 	ours      bool                // nobody else uses our tables
 	closed    bool
 }
@@ -63,7 +64,7 @@ func Open(cfg Config) (*Net, error) {
 }
 
 func newNet(cfg Config) *Net {
-	return &Net{cfg: cfg, services: cfg.Services, aliases: map[netip.Addr]bool{}, added: map[netip.Addr]bool{}, repairAfter: repairPeriod}
+	return &Net{cfg: cfg, services: cfg.Services, home: netns.None(), aliases: map[netip.Addr]bool{}, added: map[netip.Addr]bool{}, repairAfter: repairPeriod}
 }
 
 // steps are what Open does, in order. Close undoes as many as were done.
@@ -132,7 +133,7 @@ func (n *Net) Close() error {
 	n.closed = true
 	var errs []error
 	if n.capture != nil {
-		errs = append(errs, n.capture.close(n.nl))
+		errs = append(errs, n.stopProgram())
 	}
 	if n.ours {
 		clear(n.aliases)
@@ -146,14 +147,17 @@ func (n *Net) Close() error {
 	for _, s := range slices.Backward(n.settings) {
 		errs = append(errs, s.restore())
 	}
-	for _, s := range n.arp {
-		s.file.Close()
+	for _, c := range n.nics {
+		errs = append(errs, c.release())
 	}
 	n.deafen()
 	for _, h := range []*netlink.Handle{n.nl, n.tracked} {
 		if h != nil {
 			h.Close()
 		}
+	}
+	if n.home.IsOpen() {
+		n.home.Close()
 	}
 	return errors.Join(append(errs, n.rewrite.close())...)
 }
@@ -169,6 +173,9 @@ func (n *Net) deafen() {
 
 // findInterfaces opens the netlink sockets and finds the interfaces.
 func (n *Net) findInterfaces() (err error) {
+	if n.home, err = netns.Get(); err != nil {
+		return fmt.Errorf("network namespace: %w", err)
+	}
 	if n.nl, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 		return fmt.Errorf("netlink: %w", err)
 	}
@@ -190,16 +197,11 @@ func (n *Net) findInterfaces() (err error) {
 		}
 	}
 	for _, name := range names {
-		nic, err := n.nl.LinkByName(name)
-		if err != nil {
+		c := &nic{name: name}
+		if err := c.find(n.nl); err != nil {
 			return fmt.Errorf("interface %s: %w: set Interfaces to those of this host that clients' packets arrive on", name, err)
 		}
-		n.nics = append(n.nics, nic)
-		arp, err := openSetting(ipv4Setting(name, "arp_ignore"))
-		if err != nil {
-			return err
-		}
-		n.arp = append(n.arp, arp)
+		n.nics = append(n.nics, c)
 	}
 	if n.tun, err = n.nl.LinkByName(n.cfg.TUN); err != nil {
 		return fmt.Errorf("TUN %s: %w", n.cfg.TUN, err)
@@ -307,10 +309,9 @@ func (n *Net) startCapture() error {
 	n.cfg.Log.Warn("hostnet: this kernel cannot capture by BPF, so rules lead the services' IPv4 packets to the router;"+
 		" it sees those of this host's own connections, too, and IPv6 stays with the kernel", "err", err)
 	if n.capture != nil {
-		if err := n.capture.close(n.nl); err != nil {
+		if err := n.stopProgram(); err != nil {
 			return err
 		}
-		n.capture = nil
 	}
 	return n.startByRouting()
 }
@@ -331,12 +332,26 @@ func (n *Net) startProgram() error {
 	if err := n.beat.open(n.capture.objects.Heartbeat); err != nil {
 		return err
 	}
-	for _, nic := range n.nics {
-		if err := n.capture.attach(n.nl, nic); err != nil {
+	for _, c := range n.nics {
+		if err := n.captureOn(c); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// stopProgram detaches the program and unloads it.
+func (n *Net) stopProgram() error {
+	var errs []error
+	for _, c := range n.nics {
+		if c.detach != nil {
+			errs = append(errs, c.detach())
+			c.detach = nil
+		}
+	}
+	errs = append(errs, n.capture.objects.Close())
+	n.capture = nil
+	return errors.Join(errs...)
 }
 
 // ignore returns err unless it is one of those.

@@ -110,6 +110,10 @@ func (n *Net) takenAddrs() (map[netip.Addr]string, error) {
 // ask for. It changes only what differs, so it serves to set up, to repair, to
 // clean up after a killed process and, without aliases, to take down.
 func (n *Net) syncRouting() error {
+	return errors.Join(n.followNICs(), n.syncTables())
+}
+
+func (n *Net) syncTables() error {
 	if err := n.removeAddrs(); err != nil {
 		return err
 	}
@@ -421,16 +425,19 @@ func (n *Net) removeLocalRoutes(addrs map[netip.Addr]bool) error {
 // ignoreARP keeps the captured interfaces from answering for addresses of others
 // while one of them is in the table local.
 func (n *Net) ignoreARP() error {
-	for i, s := range n.arp {
-		now, err := s.get()
+	for _, c := range n.nics {
+		if c.link == nil {
+			continue
+		}
+		now, err := c.arp.get()
 		if err != nil {
 			return err
 		}
 		if now != "0" {
 			continue // some other value that ignores no less
 		}
-		n.arp[i].old = now
-		if err := s.set("1"); err != nil {
+		c.arp.old = now
+		if err := c.arp.set("1"); err != nil {
 			return err
 		}
 	}
@@ -449,9 +456,9 @@ func awaitReceivers() {
 
 func (n *Net) restoreARP() error {
 	var errs []error
-	for _, s := range n.arp {
-		if s.old == "0" {
-			errs = append(errs, s.set("0"))
+	for _, c := range n.nics {
+		if c.link != nil && c.arp.old == "0" {
+			errs = append(errs, c.arp.set("0"))
 		}
 	}
 	return errors.Join(errs...)

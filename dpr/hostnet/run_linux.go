@@ -27,7 +27,8 @@ const (
 // Run keeps rules, routes and alias addresses in place until ctx is done, which is
 // no error: it follows changes of the main table's routes and of interfaces' MTUs,
 // and puts back what others remove, as systemd-networkd does with rules and routes
-// that it does not know, and a firewall's reload with tables of nftables. Call it once.
+// that it does not know, and a firewall's reload with tables of nftables. On an interface
+// that was deleted and made again under its name it captures anew. Call it once.
 func (n *Net) Run(ctx context.Context) error {
 	changed := make(chan struct{}, 1)
 	var ears sync.WaitGroup

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -257,7 +258,9 @@ func (h *Host) configure(iface string, p Port) error {
 		if err := h.nl.AddrAdd(link, addr); err != nil {
 			return fmt.Errorf("address %v: %w", a, err)
 		}
-		h.addrs = append(h.addrs, a.Addr())
+		if !slices.Contains(h.addrs, a.Addr()) {
+			h.addrs = append(h.addrs, a.Addr())
+		}
 	}
 	return nil
 }

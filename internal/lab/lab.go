@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/netip"
 	"os"
 	"runtime"
@@ -108,7 +109,7 @@ func (l *Lab) AddNode(name string, ports ...Port) (*Host, error) {
 		return nil, err
 	}
 	for i, p := range ports {
-		if err := l.attach(h, i, p); err != nil {
+		if err := l.attach(h, i, p, nil); err != nil {
 			l.hosts = l.hosts[:len(l.hosts)-1]
 			return nil, errors.Join(fmt.Errorf("lab %s: host %s: eth%d: %w", l.cfg.Name, name, i, err), h.remove())
 		}
@@ -176,8 +177,22 @@ func (l *Lab) addNamespace(name string) (*Host, error) {
 	return h, nil
 }
 
-// attach makes the i-th interface of h and plugs it into its segment.
-func (l *Lab) attach(h *Host, i int, p Port) error {
+// Unplug deletes a host's i-th interface, eth0 being 0, and returns what makes it again,
+// with the same addresses and hardware address.
+func (l *Lab) Unplug(h *Host, i int, p Port) (plug func() error, err error) {
+	link, err := h.nl.LinkByName(fmt.Sprintf("eth%d", i))
+	if err != nil {
+		return nil, fmt.Errorf("lab: %w", err)
+	}
+	if err := h.nl.LinkDel(link); err != nil {
+		return nil, fmt.Errorf("lab: delete %s: %w", link.Attrs().Name, err)
+	}
+	return func() error { return l.attach(h, i, p, link.Attrs().HardwareAddr) }, nil
+}
+
+// attach makes the i-th interface of h and plugs it into its segment, with a hardware
+// address of the kernel's choice if mac is nil.
+func (l *Lab) attach(h *Host, i int, p Port, mac net.HardwareAddr) error {
 	if p.Segment == "" {
 		p.Segment = LAN
 	}
@@ -193,7 +208,10 @@ func (l *Lab) attach(h *Host, i int, p Port) error {
 	attrs := netlink.NewLinkAttrs()
 	l.ports++
 	attrs.Name = fmt.Sprintf("port%d", l.ports)
-	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: fmt.Sprintf("eth%d", i), PeerNamespace: netlink.NsFd(int(h.ns))}
+	veth := &netlink.Veth{
+		LinkAttrs: attrs, PeerName: fmt.Sprintf("eth%d", i), PeerNamespace: netlink.NsFd(int(h.ns)),
+		PeerHardwareAddr: mac,
+	}
 	if err := l.segments.nl.LinkAdd(veth); err != nil {
 		return fmt.Errorf("veth: %w", err)
 	}
