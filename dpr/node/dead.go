@@ -1,7 +1,6 @@
 package node
 
 import (
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"time"
@@ -34,9 +33,10 @@ func (n *Node) abandon(peers []string, addrs []netip.Addr, next map[string]loadi
 // rouse has clients whose serving host has died say something, from which the engine can
 // make a reset: one that only reads would wait for its keepalive, or for ever. A segment
 // whose sequence number lies outside of a client's window must be answered with an ACK
-// (RFC 9293, section 3.10.7.4), and a number drawn by lot does so but once in 250 times
-// at the widest window. It must come after the peer is gone from the engine. A client's
-// firewall may keep it from the client, which then finds out as it would without.
+// (RFC 9293, section 3.10.7.4). Where the window lies is not known, but of two numbers
+// half of all numbers apart it has at most one. It must come after the peer is gone from
+// the engine. A client's firewall may keep it from the client, which then finds out as it
+// would without.
 func (n *Node) rouse(now time.Time) {
 	if n.host.Replies == nil {
 		return
@@ -50,7 +50,8 @@ func (n *Node) rouse(now time.Time) {
 		if roused++; roused > maxRoused {
 			break
 		}
-		if batch = append(batch, bare(f.Dialled, f.Client, header.ACK, rand.Uint32())); len(batch) == rouseBatch {
+		batch = append(batch, bare(f.Dialled, f.Client, header.ACK, 0), bare(f.Dialled, f.Client, header.ACK, 1<<31))
+		if len(batch) == rouseBatch {
 			_, _ = n.host.Replies.Write(batch) // the router reports what is gone
 			batch = batch[:0]
 		}
