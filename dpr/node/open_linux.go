@@ -39,6 +39,7 @@ func Open(cfg Config) (*Node, error) {
 	if err := l.open(); err != nil {
 		return nil, errors.Join(err, l.host.unwire(), l.host.close(), hostnet.Probe())
 	}
+	l.warnUnsuited()
 	return New(cfg, l.host)
 }
 

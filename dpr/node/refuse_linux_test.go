@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"net/netip"
@@ -124,4 +125,27 @@ func TestOpenWithoutCapabilities(t *testing.T) {
 			requireSame(t, before, dump(t, a.Host))
 		})
 	}
+}
+
+// What the kernel has against plain servers is in the log.
+func TestOpenWarnsOfUnsuitedServers(t *testing.T) {
+	w := newWorld(t, false, "a")
+	a := w.hosts["a"]
+	require.NoError(t, a.SetSysctl("net.ipv4.ip_local_port_range", "32768 65535"))
+	cfg := a.role("").config()
+	cfg.Servers = []node.Server{{ID: "plain", Services: map[string][]netip.AddrPort{
+		service: {netip.MustParseAddrPort("10.1.0.255:80")},
+	}}}
+	var log bytes.Buffer
+	cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	var n *node.Node
+	require.NoError(t, a.Do(func() (err error) {
+		n, err = node.Open(cfg)
+		return err
+	}))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, n.Run(ctx))
+	require.Contains(t, log.String(), "net.ipv4.ip_local_reserved_ports=61000-65534")
+	require.Contains(t, log.String(), "at=10.1.0.255:80")
 }
