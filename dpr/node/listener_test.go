@@ -41,22 +41,28 @@ func (n nowhere) Close() error {
 // shortPeriod is how often a node reports to nobody.
 const shortPeriod = 50 * time.Millisecond
 
+// alone is what a node without peers is made of.
+func alone() (node.Config, node.Host) {
+	return node.Config{
+			ID:       "a",
+			Addr:     netip.MustParseAddr("198.18.0.1"),
+			Services: []node.Service{{Name: "web", Port: 80}},
+			Report:   []netip.AddrPort{netip.MustParseAddrPort("198.18.0.2:6082")},
+			Period:   shortPeriod,
+		}, node.Host{
+			Devices:    []dpr.Device{nowhere{make(chan struct{})}},
+			Reports:    nowhere{make(chan struct{})},
+			SetPeers:   func([]node.Peer) error { return nil },
+			SetAliases: func([]netip.Addr) error { return nil },
+		}
+}
+
 // lonely is a node whose host counts sockets as given.
 func lonely(t *testing.T, sockets func(string) dpr.Sockets) *node.Node {
 	t.Helper()
-	n, err := node.New(node.Config{
-		ID:       "a",
-		Addr:     netip.MustParseAddr("198.18.0.1"),
-		Services: []node.Service{{Name: "web", Port: 80}},
-		Report:   []netip.AddrPort{netip.MustParseAddrPort("198.18.0.2:6082")},
-		Period:   shortPeriod,
-	}, node.Host{
-		Devices:    []dpr.Device{nowhere{make(chan struct{})}},
-		Reports:    nowhere{make(chan struct{})},
-		SetPeers:   func([]node.Peer) error { return nil },
-		SetAliases: func([]netip.Addr) error { return nil },
-		Sockets:    sockets,
-	})
+	cfg, host := alone()
+	host.Sockets = sockets
+	n, err := node.New(cfg, host)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		ended, cancel := context.WithCancel(context.Background())

@@ -31,12 +31,14 @@ type Node struct {
 	confirmer *confirm.Confirmer
 	prober    *prober
 	aborted   atomic.Uint64 // see abandon
+	started   atomic.Bool   // Run was called
 	// serversChanged has watchServers look at the configuration again.
 	serversChanged chan struct{}
 	// current is the configuration in force. Whoever changes it, or makes the parts
 	// follow it, holds wiring.
 	current atomic.Pointer[setup]
 	wiring  sync.Mutex
+	ended   bool                       // Run is giving back what it has; under wiring
 	served  []dpr.Service              // the endpoints that the host was told last
 	peers   map[string]loadinfo.Member // those that the engine and the host know
 
@@ -159,11 +161,14 @@ func (n *Node) introduce(s *setup) error {
 
 // Run works until ctx is done, which is no error, or a part fails. It returns when
 // all goroutines have ended and everything that was changed on the host is undone.
-// A node runs once.
+// A node runs once: any other call returns an error and does nothing.
 //
 // The host is taken back before the router stops, so that no packet is led to a
 // router that is not there.
 func (n *Node) Run(ctx context.Context) error {
+	if n.started.Swap(true) {
+		return errors.New("node: Run was called already: make another node")
+	}
 	working, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	routing, stopRouting := context.WithCancel(context.WithoutCancel(ctx))
@@ -180,6 +185,7 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 	<-working.Done()
 	others.Wait()
+	n.retire()
 	err := n.host.unwire()
 	stopRouting()
 	router.Wait()
@@ -188,6 +194,13 @@ func (n *Node) Run(ctx context.Context) error {
 		err = errors.Join(cause, err)
 	}
 	return err
+}
+
+// retire has Reconfigure leave alone what Run gives back.
+func (n *Node) retire() {
+	n.wiring.Lock()
+	defer n.wiring.Unlock()
+	n.ended = true
 }
 
 // sample measures the host's resources until ctx is done.

@@ -13,7 +13,7 @@ import (
 )
 
 // Reconfigure changes the configuration of a node, usually while it runs, and
-// breaks no connection. When it returns, new connections follow the new
+// breaks no connection; after Run has ended it is an error. When it returns, new connections follow the new
 // configuration. On an error the old one stays in force as a whole.
 //
 // Services and Servers can come, go and change, as can Report, Keys, Weight, AliasPrefixes and
@@ -49,6 +49,9 @@ func (n *Node) Reconfigure(cfg Config) error {
 	}
 	n.wiring.Lock()
 	defer n.wiring.Unlock()
+	if n.ended {
+		return errors.New("node: Reconfigure after Run has ended: make another node")
+	}
 	old := n.current.Load()
 	if err := errors.Join(cfg.follows(&old.Config), cfg.canTranslate(&n.host)); err != nil {
 		return err

@@ -75,8 +75,18 @@ func Open() (*Socket, error) {
 	return &Socket{fd: fd, in: make([]byte, bufferLen)}, nil
 }
 
-// Close closes the socket. States must not be running.
-func (s *Socket) Close() error { return unix.Close(s.fd) }
+// Close closes the socket once States and the like have ended. It may be called more
+// than once: by then the descriptor's number may be another file's.
+func (s *Socket) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fd := s.fd
+	if fd < 0 {
+		return nil
+	}
+	s.fd = -1
+	return unix.Close(fd)
+}
 
 // States fills states, which is as long as pairs, with those of their sockets. It
 // takes some microseconds for each. Sockets of IPv6 that carry IPv4 are found by

@@ -106,3 +106,18 @@ func BenchmarkStates(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(pairs)), "ns/socket")
 }
+
+// What is closed twice may be another file the second time.
+func TestCloseTwice(t *testing.T) {
+	s, err := Open()
+	require.NoError(t, err)
+	fd := s.fd
+	require.NoError(t, s.Close())
+	other, err := Open() // gets the lowest descriptor that is free
+	require.NoError(t, err)
+	defer other.Close()
+	require.Equal(t, fd, other.fd)
+	require.NoError(t, s.Close())
+	require.Error(t, s.States(make([]Pair, 1), make([]State, 1)))
+	require.NoError(t, other.States([]Pair{{netip.MustParseAddrPort("127.0.0.1:1"), netip.MustParseAddrPort("127.0.0.1:2")}}, make([]State, 1)))
+}

@@ -79,7 +79,16 @@ func openDiag() (*diag, error) {
 	return &diag{fd: fd, buf: make([]byte, diagBuffer)}, nil
 }
 
-func (d *diag) close() error { return unix.Close(d.fd) }
+// close closes the socket. It may be called more than once: by then the descriptor's
+// number may be another file's.
+func (d *diag) close() error {
+	fd := d.fd
+	if fd < 0 {
+		return nil
+	}
+	d.fd = -1
+	return unix.Close(fd)
+}
 
 // netns returns the cookie of the socket's network namespace.
 func (d *diag) netns() (uint64, error) {

@@ -141,3 +141,16 @@ func TestSpan(t *testing.T) {
 		require.Equal(t, c.want, c.a.and(c.b).nearest(), "%v and %v", c.a, c.b)
 	}
 }
+
+// What is closed twice may be another file the second time.
+func TestCloseDiagTwice(t *testing.T) {
+	d, err := openDiag()
+	require.NoError(t, err)
+	fd := d.fd
+	require.NoError(t, d.close())
+	other, err := openDiag() // gets the lowest descriptor that is free
+	require.NoError(t, err)
+	require.Equal(t, fd, other.fd)
+	require.NoError(t, d.close())
+	require.NoError(t, other.close())
+}
