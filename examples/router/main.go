@@ -2,18 +2,22 @@
 // any server: nginx, a database, a game server. The server needs no change as long
 // as it listens on the wildcard address.
 //
-//	router -config /etc/carom/router.yaml
+//	go build -o carom-router ./examples/router
+//
+// makes the program, and
+//
+//	carom-router -config /etc/carom/router.yaml
 //
 // runs until SIGTERM or SIGINT, and then undoes all that it changed on the host.
 // SIGHUP has it read the configuration again: it is validated first, applied without
 // breaking a connection, and if there is anything wrong with it, the old one stays
 // in force as a whole. router.yaml beside this file explains every setting.
 //
-//	router -check -config FILE
+//	carom-router -check -config FILE
 //
 // says what is wrong with a configuration, without touching anything.
 //
-//	router -flows
+//	carom-router -flows
 //
 // lists the connections that the running router remembers.
 //
@@ -36,6 +40,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"github.com/carom-dpr/carom/dpr/node"
@@ -47,6 +52,9 @@ const (
 	exitUsage  = 2
 )
 
+// program is the name that this one was called by.
+var program = filepath.Base(os.Args[0])
+
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // run is the program.
@@ -56,7 +64,7 @@ func run(args []string, out, errs io.Writer) int {
 		return exitOK
 	}
 	if err != nil {
-		fmt.Fprintln(errs, "router:", err)
+		fmt.Fprintf(errs, "%s: %v\n", program, err)
 		return exitUsage
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -75,7 +83,7 @@ func run(args []string, out, errs io.Writer) int {
 	if err == nil {
 		return exitOK
 	}
-	fmt.Fprintln(errs, "router:", err)
+	fmt.Fprintf(errs, "%s: %v\n", program, err)
 	if errors.Is(err, errSettings) {
 		return exitUsage
 	}
@@ -89,7 +97,7 @@ func check(config string, errs io.Writer) error {
 		return err
 	}
 	for _, w := range s.doc.warns {
-		fmt.Fprintln(errs, "router: warning:", w)
+		fmt.Fprintf(errs, "%s: warning: %s\n", program, w)
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ type options struct {
 const defaultListen = "127.0.0.1:6090"
 
 func parseOptions(args []string, errs io.Writer) (o options, err error) {
-	fs := flag.NewFlagSet("router", flag.ContinueOnError)
+	fs := flag.NewFlagSet(program, flag.ContinueOnError)
 	fs.SetOutput(errs)
 	fs.StringVar(&o.config, "config", "/etc/carom/router.yaml", "read the configuration from this `file`")
 	fs.BoolVar(&o.check, "check", false, "say what is wrong with the configuration, and end")

@@ -8,9 +8,11 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/carom-dpr/carom/dpr/node"
@@ -38,7 +40,7 @@ const shutdownTime = time.Second
 func serve(ctx context.Context, o options, open opener, reload <-chan os.Signal, errs io.Writer) error {
 	ln, err := net.Listen("tcp", o.listen.String())
 	if err != nil {
-		return fmt.Errorf("-listen %v: %w: choose another address or port", o.listen, err)
+		return listenError(o.listen, err)
 	}
 	defer ln.Close()
 	r, err := newRouter(o, open, o.logger(errs))
@@ -52,6 +54,15 @@ func serve(ctx context.Context, o options, open opener, reload <-chan os.Signal,
 	}
 	r.log.Info("router has ended")
 	return nil
+}
+
+// listenError is an error of listening at the address of -listen.
+func listenError(at netip.AddrPort, err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("-listen %v: %w: another process has it: if that is a router, wait until it has ended; or choose another address or port",
+			at, syscall.EADDRINUSE)
+	}
+	return fmt.Errorf("-listen %v: %w: choose another address or port", at, err)
 }
 
 // An opener makes a node, as node.Open does.

@@ -170,7 +170,7 @@ func TestHTTP(t *testing.T) {
 	var s status
 	require.NoError(t, json.Unmarshal([]byte(body), &s))
 	require.Equal(t, "a", s.ID)
-	require.Equal(t, serviceStatus{Healthy: true, HandedOver: map[string]int{}}, s.Services["web"])
+	require.Equal(t, serviceStatus{Healthy: true, RedirectedNow: map[string]int{}}, s.Services["web"])
 	require.Contains(t, s.Packets.Verdicts, "forward")
 	require.NotRegexp(t, `"[^":]*[ A-Z][^":]*":`, body, "names as those of the metrics")
 	metrics := counters(t, r.metrics.registry)
@@ -274,7 +274,7 @@ func TestExitStatus(t *testing.T) {
 	}{
 		{"-check -config " + good, exitOK, ""},
 		{"-check -config " + open, exitOK, "warning: " + open + ":8: keys[0].file"},
-		{"-help", exitOK, "-config file"},
+		{"-help", exitOK, "Usage of " + program},
 		{"-check -config " + wrong, exitUsage, "wrong:1: addr: \"x\""},
 		{"-config " + wrong, exitUsage, "wrong:1: addr: \"x\""},
 		{"-check -config /nowhere", exitUsage, "name a file that can be read with -config"},
@@ -285,7 +285,8 @@ func TestExitStatus(t *testing.T) {
 		{"-listen 6090", exitUsage, "give an address and a port"},
 		{"-flows -listen 127.0.0.1:1", exitFailed, "does a router run here"},
 		{"-flows -check", exitUsage, "-check and -flows are two things"},
-		{"-config " + good + " -listen " + taken.Addr().String(), exitFailed, "choose another address or port"},
+		{"-config " + good + " -listen " + taken.Addr().String(), exitFailed,
+			program + ": -listen " + taken.Addr().String() + ": address already in use: another process has it"},
 	} {
 		var out, errs bytes.Buffer
 		require.Equal(t, tt.want, run(strings.Fields(tt.args), &out, &errs), tt.args)

@@ -74,7 +74,7 @@ type serviceStatus struct {
 	RedirectedOut uint64         `json:"redirected_out"`
 	RedirectedIn  uint64         `json:"redirected_in"`
 	Refused       uint64         `json:"refused"`
-	HandedOver    map[string]int `json:"handed_over"` // open, by peer
+	RedirectedNow map[string]int `json:"redirected_now"` // open ones, by peer; the four above count from the start
 }
 
 // serverStatus is a host that runs no router. Its connections are those of this host.
