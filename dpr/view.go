@@ -374,8 +374,15 @@ func (v *view) byName() map[string]PeerID {
 
 // SetSnapshot has the policy choose from the snapshot from now on, for new flows
 // of the service. It calls policy.Build. A service without a snapshot is served
-// here alone.
+// here alone. A missing policy (see lb.Validate), a snapshot of nil and the name of no
+// service are errors, which change nothing.
 func (e *Engine) SetSnapshot(name string, policy lb.Policy, snap *lb.Snapshot) error {
+	if err := lb.Validate(policy); err != nil {
+		return fmt.Errorf("dpr: service %q: %w", name, err)
+	}
+	if snap == nil {
+		return fmt.Errorf("dpr: service %q: the snapshot is nil: give one, whose Hosts may be none", name)
+	}
 	picker := policy.Build(snap)
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -32,6 +32,9 @@
 package lb
 
 import (
+	"errors"
+	"fmt"
+	"reflect"
 	"sync/atomic"
 	"time"
 )
@@ -199,6 +202,32 @@ type Policy interface {
 	// the policy; it may allocate. The picker keeps the snapshot's hosts, which
 	// nobody may write to from then on.
 	Build(s *Snapshot) Picker
+}
+
+// Validate returns an error if the policy, or the one that a [SlowStart] is put
+// around, is missing: nil, or a nil pointer. Numbers that no policy can use count as
+// ones that it can.
+func Validate(p Policy) error {
+	switch v := reflect.ValueOf(p); {
+	case p == nil:
+		return errors.New("lb: the policy is nil: give one")
+	case v.Kind() == reflect.Pointer && v.IsNil():
+		return fmt.Errorf("lb: the policy is a nil %T: give one", p)
+	}
+	slow, ok := p.(*SlowStart)
+	if !ok {
+		return nil
+	}
+	if err := Validate(slow.Policy); err != nil {
+		return fmt.Errorf("lb: SlowStart.Policy: %w", err)
+	}
+	if slow.Settled == nil {
+		return nil
+	}
+	if err := Validate(slow.Settled); err != nil {
+		return fmt.Errorf("lb: SlowStart.Settled: %w", err)
+	}
+	return nil
 }
 
 // A Picker chooses for one connection after another, by one snapshot.

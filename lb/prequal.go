@@ -27,8 +27,8 @@ import (
 // that fails fast: what is unhealthy must be reported so. For hosts whose speed is
 // known, [HomeOrOther] with weights is as good.
 type Prequal struct {
-	// Q is the quantile, from 0 to 1; useful from 0.6 to 0.9. 0 means 0.84, which
-	// is 2^-0.25; less than 0 means that nearly all are hot, so that requests in
+	// Q is the quantile, from 0 to 1; useful from 0.6 to 0.9. 0, like NaN, means
+	// 0.84, which is 2^-0.25; less than 0 means that nearly all are hot, so that requests in
 	// flight decide alone.
 	Q float64
 	// D is the number of hosts compared, as in [PowerOfD]; 0 means 3.
@@ -43,7 +43,7 @@ const (
 // Build implements [Policy].
 func (p Prequal) Build(s *Snapshot) Picker {
 	s = reported(s)
-	if p.Q == 0 {
+	if p.Q == 0 || math.IsNaN(p.Q) {
 		p.Q = prequalQ
 	}
 	if p.D <= 0 {

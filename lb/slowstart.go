@@ -35,7 +35,7 @@ import (
 // connections. It loses time where they do not: the others carry what the young
 // host could.
 type SlowStart struct {
-	// Policy chooses.
+	// Policy chooses. Required; see [Validate].
 	Policy Policy
 	// Settled chooses among the settled hosts. It should be a policy like Policy,
 	// but one of its own if that is used by pointer. nil means Policy.

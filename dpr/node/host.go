@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/netip"
 	"slices"
@@ -27,9 +28,10 @@ type Peer struct {
 }
 
 // A Host is what a node needs of the machine that it runs on. Fields marked
-// optional may be nil.
+// optional may be nil; without one of the others New returns an error that names it.
 type Host struct {
-	// Devices lead to the host's kernel, Uplinks to its peers.
+	// Devices lead to the host's kernel, at least one. Uplinks lead to its peers; without
+	// any the host can hand nothing over.
 	Devices, Uplinks []dpr.Device
 	// Replies sends packets that leave like the host's own; see dpr.Router. Optional.
 	Replies dpr.Writer
@@ -42,7 +44,8 @@ type Host struct {
 	// local connections away from Devices; see dpr.Config.
 	TrackLocal bool
 	// MTU is the length of the longest packet that a tunnel carries, in bytes, if
-	// PathMTU does not know better.
+	// PathMTU does not know better; 68 at least. The default is 1452, that of GUE over
+	// IPv6 on Ethernet.
 	MTU int
 	// PathMTU returns the length of the longest packet that the tunnel to the address
 	// of a peer carries at present, in bytes. It is called about twice a second for
@@ -110,6 +113,30 @@ type Host struct {
 	Close func() error
 }
 
+// minTunnelMTU is what IPv4 guarantees, in bytes.
+const minTunnelMTU = 68
+
+// validate returns an error that names the field that is missing.
+func (h *Host) validate(cfg *Config) error {
+	switch {
+	case len(h.Devices) == 0:
+		return errors.New("node: Host.Devices is empty: give what leads to the kernel")
+	case slices.Contains(h.Devices, nil):
+		return fmt.Errorf("node: Host.Devices[%d] is nil: give a device", slices.Index(h.Devices, nil))
+	case slices.Contains(h.Uplinks, nil):
+		return fmt.Errorf("node: Host.Uplinks[%d] is nil: give a device", slices.Index(h.Uplinks, nil))
+	case h.Reports == nil && cfg.Transport == nil:
+		return errors.New("node: Host.Reports is nil: give the socket for reports, or Config.Transport")
+	case h.MTU != 0 && (h.MTU < minTunnelMTU || h.MTU > dpr.MaxPacket):
+		return fmt.Errorf("node: Host.MTU is %d: give %d to %d, or 0 for the default", h.MTU, minTunnelMTU, dpr.MaxPacket)
+	case h.SetPeers == nil:
+		return errors.New("node: Host.SetPeers is nil: give what tells the uplink of the peers")
+	case h.SetAliases == nil:
+		return errors.New("node: Host.SetAliases is nil: give what lets the host answer from addresses of peers")
+	}
+	return nil
+}
+
 func (h *Host) run(ctx context.Context) error {
 	if h.Run == nil {
 		return nil
@@ -139,7 +166,9 @@ func (h *Host) unwire() error {
 // close gives back what the host holds. Devices may have been closed before.
 func (h *Host) close() error {
 	for _, d := range append(slices.Clone(h.Devices), h.Uplinks...) {
-		d.Close()
+		if d != nil { // what New refuses
+			d.Close()
+		}
 	}
 	if h.Reports != nil {
 		h.Reports.Close()

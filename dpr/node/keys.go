@@ -41,7 +41,11 @@ func (n *Node) transport() (loadinfo.Transport, error) {
 		return nil, err
 	}
 	if n.cfg.Transport != nil {
-		return n.cfg.Transport(n.board, ring)
+		t, err := n.cfg.Transport(n.board, ring)
+		if err == nil && t == nil {
+			err = errors.New("node: Transport returned nil and no error: return what carries reports")
+		}
+		return t, err
 	}
 	return loadinfo.NewBroadcaster(loadinfo.BroadcasterConfig{
 		Board:  n.board,

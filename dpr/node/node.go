@@ -66,7 +66,7 @@ func assemble(cfg Config, host Host) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := cfg.canTranslate(&host); err != nil {
+	if err := errors.Join(host.validate(&cfg), cfg.canTranslate(&host)); err != nil {
 		return nil, err
 	}
 	first := &setup{Config: cfg}

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/carom-dpr/carom/dpr"
+	"github.com/carom-dpr/carom/lb"
 	"github.com/carom-dpr/carom/loadinfo"
 )
 
@@ -168,6 +169,9 @@ func (c *Config) validateService(s *Service) error {
 		return fmt.Errorf("TunnelPort %d is one of its ports: give others", c.TunnelPort)
 	case s.Proto == dpr.UDP && s.has(c.ReportPort):
 		return fmt.Errorf("ReportPort %d is one of its ports: give others", c.ReportPort)
+	}
+	if err := lb.Validate(s.Policy); err != nil {
+		return fmt.Errorf("Policy: %w", err)
 	}
 	for i, a := range s.Addrs {
 		if !unicast(a) {
