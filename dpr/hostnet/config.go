@@ -96,6 +96,9 @@ type Stats struct {
 	// Tagged packets came in a frame of a VLAN, or with several tags, and stayed with
 	// the kernel, which gives those of a VLAN to that one's interface.
 	Tagged uint64
+	// Missing names the interfaces that are gone since Open, on which nothing is
+	// captured until they are there again.
+	Missing []string
 }
 
 const (

@@ -103,17 +103,22 @@ func (n *Net) SetServices(services []Service) error {
 	return nil
 }
 
-// Stats returns the capture program's counters.
-func (n *Net) Stats() (Stats, error) {
+// Stats returns the capture program's counters, and what interfaces are missing.
+func (n *Net) Stats() (s Stats, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
 		return Stats{}, fmt.Errorf("hostnet: Stats: %w", os.ErrClosed)
 	}
-	if n.capture == nil {
-		return Stats{}, nil // rules count nothing
+	if n.capture != nil { // rules count nothing
+		s, err = n.capture.stats()
 	}
-	return n.capture.stats()
+	for _, c := range n.nics {
+		if c.link == nil {
+			s.Missing = append(s.Missing, c.name)
+		}
+	}
+	return s, err
 }
 
 // ByRouting reports whether packets are captured by routing. Then the engine gets those

@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -34,11 +35,11 @@ func TestInterfaceMadeAgain(t *testing.T) {
 				netip.PrefixFrom(w.a.Addr4(), 24), netip.PrefixFrom(w.a.Addr6(), 64),
 			}})
 			require.NoError(t, err)
-			require.Eventually(t, func() bool { return !e.capturesOn("eth0") }, limit, time.Millisecond)
+			require.Eventually(t, func() bool { return slices.Equal(e.missing(t), []string{"eth0"}) }, limit, time.Millisecond)
 			require.NoError(t, e.net.SetAliases(addrs(w.client)[:1]), "aliases do not depend on it")
 			require.NoError(t, e.net.SetAliases(addrs(w.b)))
 			require.NoError(t, plug())
-			require.Eventually(t, func() bool { return e.capturesOn("eth0") }, limit, time.Millisecond)
+			require.Eventually(t, func() bool { return e.missing(t) == nil }, limit, time.Millisecond)
 
 			c := dial(t, w.client, to)
 			echo(t, c, 1000)
@@ -54,14 +55,10 @@ func TestInterfaceMadeAgain(t *testing.T) {
 	}
 }
 
-// capturesOn reports whether packets that arrive on the interface are captured.
-func (e *engine) capturesOn(name string) bool {
-	e.net.mu.Lock()
-	defer e.net.mu.Unlock()
-	for _, c := range e.net.nics {
-		if c.name == name {
-			return c.link != nil
-		}
-	}
-	return false
+// missing returns the interfaces that are gone.
+func (e *engine) missing(t *testing.T) []string {
+	t.Helper()
+	stats, err := e.net.Stats()
+	require.NoError(t, err)
+	return stats.Missing
 }

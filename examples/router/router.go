@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -178,6 +179,9 @@ func (r *router) reload() (err error) {
 func (r *router) health() error {
 	if err := r.ended.Load(); err != nil {
 		return errors.Join(errors.New("the router has ended"), *err)
+	}
+	if gone := r.node.Status().Capture.Missing; len(gone) > 0 {
+		return fmt.Errorf("nothing is captured on %s until there is an interface of that name again", strings.Join(gone, ", "))
 	}
 	return nil
 }

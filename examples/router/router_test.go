@@ -239,6 +239,17 @@ func TestHealthAfterTheEnd(t *testing.T) {
 	require.Contains(t, w.Body.String(), "a device was closed")
 }
 
+func TestHealthWithoutAnInterface(t *testing.T) {
+	r := start(t, goodSettings)
+	r.change(func(m *machine) { m.capture.Missing = []string{"eth1"} })
+	code, body := r.request("GET", "/healthz")
+	require.Equal(t, http.StatusServiceUnavailable, code)
+	require.Contains(t, body, "eth1")
+	r.change(func(m *machine) { m.capture.Missing = nil })
+	code, _ = r.request("GET", "/healthz")
+	require.Equal(t, http.StatusOK, code)
+}
+
 func TestListFlows(t *testing.T) {
 	r := start(t, strings.Replace(goodSettings, "services:", "services:\n  - {name: game, protocol: udp, port: 27015}", 1))
 	for i := range uint16(2500) {
