@@ -1,6 +1,7 @@
 package dpr
 
 import (
+	"fmt"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -31,7 +32,10 @@ const (
 
 // String returns the life in lower case.
 func (l Life) String() string {
-	return [...]string{"unsaid", "opening", "open", "gone"}[l&3]
+	if l > Gone {
+		return fmt.Sprintf("life %d", uint8(l))
+	}
+	return [...]string{"unsaid", "opening", "open", "gone"}[l]
 }
 
 // A host that enters connections sees only what their clients say, and a client's ACK

@@ -1,5 +1,7 @@
 package dpr
 
+import "fmt"
+
 // A Packet is one IP packet, or one super-frame that stands for several, in a
 // buffer that has room to grow at both ends.
 //
@@ -106,5 +108,8 @@ const (
 
 // String returns the verdict's name in lower case.
 func (v Verdict) String() string {
+	if v >= numVerdicts {
+		return fmt.Sprintf("verdict %d", uint8(v))
+	}
 	return [...]string{"drop", "pass", "local", "forward", "reply", "transmit", "hold"}[v]
 }

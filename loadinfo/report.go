@@ -127,7 +127,7 @@ const (
 // String returns the state's name in lower case.
 func (s State) String() string {
 	if s > Down {
-		return fmt.Sprintf("state(%d)", uint8(s))
+		return fmt.Sprintf("state %d", uint8(s))
 	}
 	return [...]string{"up", "joining", "draining", "stale", "down"}[s]
 }

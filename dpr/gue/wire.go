@@ -2,6 +2,7 @@ package gue
 
 import (
 	"encoding/binary"
+	"fmt"
 
 	"github.com/carom-dpr/carom/internal/header"
 	"github.com/carom-dpr/carom/internal/tunnel"
@@ -105,6 +106,9 @@ const (
 // String returns the reason in lower-case words joined by hyphens, as labels of
 // metrics are.
 func (r Reason) String() string {
+	if r >= NumReasons {
+		return fmt.Sprintf("reason %d", uint8(r))
+	}
 	return [...]string{
 		"ok", "unknown-peer", "short", "bad-header", "control", "too-many-hops", "no-tag", "unknown-key",
 		"bad-tag", "bad-inner-packet", "congested", "cut", "not-ours", "bad-outer-header",

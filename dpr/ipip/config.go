@@ -142,6 +142,9 @@ const (
 // String returns the reason in lower-case words joined by hyphens, as labels of
 // metrics are.
 func (r Reason) String() string {
+	if r >= NumReasons {
+		return fmt.Sprintf("reason %d", uint8(r))
+	}
 	return [...]string{
 		"ok", "unknown-peer", "bad-inner-packet", "congested", "cut", "no-peer", "malformed", "too-big", "refused",
 	}[r]

@@ -83,6 +83,9 @@ const (
 
 // String returns the cause's name in lower case.
 func (c Cause) String() string {
+	if c > Flushed {
+		return fmt.Sprintf("cause %d", uint8(c))
+	}
 	return [...]string{"expired", "evicted", "deleted", "flushed"}[c]
 }
 

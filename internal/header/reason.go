@@ -1,5 +1,7 @@
 package header
 
+import "fmt"
+
 // A Reason says why a packet is refused. The zero Reason is OK: nothing is wrong.
 type Reason uint8
 
@@ -65,5 +67,5 @@ func (r Reason) String() string {
 	if r < NumReasons {
 		return reasonNames[r]
 	}
-	return "unknown"
+	return fmt.Sprintf("reason %d", uint8(r))
 }

@@ -61,6 +61,9 @@ const (
 
 // String returns the mode's name in lower case.
 func (m Mode) String() string {
+	if m > Poll {
+		return fmt.Sprintf("mode %d", uint8(m))
+	}
 	return [...]string{"auto", "exact", "poll"}[m]
 }
 
