@@ -104,7 +104,8 @@ type Config struct {
 	// have the same, so that consistent policies agree; nobody else should know it.
 	Seed [16]byte
 	// MaxFlows bounds the flow table and with it the engine's memory, at 72 bytes
-	// a flow. Default 1,048,576.
+	// a flow. Default 1,048,576, at most about 2^31. Where there is not as much memory,
+	// New says so.
 	MaxFlows int
 	// TrackLocal keeps an entry for TCP flows served here for as long as they live.
 	// Leave it off where the kernel's socket table decides which packets come up
@@ -188,8 +189,8 @@ func (t *Timeouts) setDefaults() {
 }
 
 func (c *Config) validate() error {
-	if c.MaxFlows < 0 {
-		return fmt.Errorf("dpr: MaxFlows is %d: give a positive number, or 0 for the default", c.MaxFlows)
+	if c.MaxFlows < 0 || int64(c.MaxFlows) > flowtable.MaxFlows {
+		return fmt.Errorf("dpr: MaxFlows is %d: give 1 to %d, or 0 for the default", c.MaxFlows, int64(flowtable.MaxFlows))
 	}
 	if c.ErrorsPerSecond < 0 {
 		return fmt.Errorf("dpr: ErrorsPerSecond is %d: give a positive number, or 0 for the default", c.ErrorsPerSecond)
@@ -280,6 +281,8 @@ func (s *Service) validate() error {
 		return errors.New("Port is 0: give the port that clients dial")
 	case s.PortEnd != 0 && s.PortEnd < s.Port:
 		return fmt.Errorf("PortEnd %d lies before Port %d", s.PortEnd, s.Port)
+	case int(s.Reply) >= len(replyModes):
+		return fmt.Errorf("Reply is %d: give ReplyDirect, ReplyRewritten or ReplyTunnelled", uint8(s.Reply))
 	case len(s.Addrs) == 0:
 		return errors.New("Addrs is empty: give the addresses that clients dial")
 	}

@@ -57,3 +57,16 @@ func TestValidateRefusesPolicies(t *testing.T) {
 		require.ErrorContains(t, err, `Services[0] "web": Policy`)
 	}
 }
+
+func TestValidateRefusesNumbers(t *testing.T) {
+	for want, spoil := range map[string]func(*node.Config){
+		"MaxFlows is":                func(c *node.Config) { c.MaxFlows = math.MaxInt },
+		`Services[0] "web": Reply 9`: func(c *node.Config) { c.Services[0].Reply = 9 },
+	} {
+		cfg, host := alone()
+		spoil(&cfg)
+		require.ErrorContains(t, cfg.Validate(), want)
+		_, err := node.New(cfg, host)
+		require.ErrorContains(t, err, want)
+	}
+}

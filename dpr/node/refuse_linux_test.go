@@ -68,7 +68,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"period", func(c *node.Config) { c.Period = time.Millisecond }, []string{"Period 1ms", "50ms"}},
 		{"weight", func(c *node.Config) { c.Weight = 1 << 16 }, []string{"Weight 65536", "65535"}},
 		{"queues", func(c *node.Config) { c.Queues = 257 }, []string{"Queues 257", "256"}},
-		{"flows", func(c *node.Config) { c.MaxFlows = -1 }, []string{"MaxFlows", "positive"}},
+		{"flows", func(c *node.Config) { c.MaxFlows = -1 }, []string{"MaxFlows", "1 to "}},
 		{"timeouts", func(c *node.Config) { c.Timeouts.UDP = -1 }, []string{"Timeouts", "udp", "between"}},
 		{"interface", func(c *node.Config) { c.Interface = "nosuch" }, []string{"Interface", "nosuch", "give"}},
 		{"alias prefix", func(c *node.Config) { c.AliasPrefixes = []netip.Prefix{{}} }, []string{"AliasPrefixes[0]", "give"}},

@@ -163,6 +163,8 @@ func (c *Config) validateService(s *Service) error {
 		return errors.New("Port is 0: give the port that clients dial")
 	case s.PortEnd != 0 && s.PortEnd < s.Port:
 		return fmt.Errorf("PortEnd %d lies before Port %d: give the last port of a range, or 0", s.PortEnd, s.Port)
+	case s.Reply > dpr.ReplyTunnelled:
+		return fmt.Errorf("Reply %d: give ReplyDirect, ReplyRewritten or ReplyTunnelled", uint8(s.Reply))
 	case s.Weight > maxWeight:
 		return fmt.Errorf("Weight %d: give at most %d", s.Weight, maxWeight)
 	case s.Proto == dpr.UDP && s.has(c.TunnelPort):

@@ -158,8 +158,8 @@ func (t *Table) SetTimeout(c Class, d time.Duration) {
 }
 
 func (cfg *Config) validate() error {
-	if cfg.MaxFlows < 1 || int64(cfg.MaxFlows) > maxFlows {
-		return fmt.Errorf("flowtable: MaxFlows is %d; it must be 1 to %d", cfg.MaxFlows, int64(maxFlows))
+	if cfg.MaxFlows < 1 || int64(cfg.MaxFlows) > MaxFlows {
+		return fmt.Errorf("flowtable: MaxFlows is %d; it must be 1 to %d", cfg.MaxFlows, int64(MaxFlows))
 	}
 	if cfg.Shards < 1 || cfg.Shards > maxShards || cfg.Shards&(cfg.Shards-1) != 0 {
 		return fmt.Errorf("flowtable: Shards is %d; it must be a power of two up to %d", cfg.Shards, maxShards)
@@ -181,8 +181,9 @@ func (cfg *Config) validate() error {
 }
 
 const (
-	// maxFlows keeps links within 31 bits, and all sizes in bytes within an int.
-	maxFlows = min(1<<31, math.MaxInt/(2*entrySize)) - 1<<16
+	// MaxFlows is the most that Config.MaxFlows may be. It keeps links within 31 bits,
+	// and all sizes in bytes within an int.
+	MaxFlows = min(1<<31, math.MaxInt/(2*entrySize)) - 1<<16
 	// maxShards is far more than there are processors to run into each other.
 	maxShards = 1 << 12
 )
