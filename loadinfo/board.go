@@ -132,9 +132,12 @@ func (b *Board) MaxHosts() int { return b.cfg.MaxHosts }
 
 // Receive puts a report on the board, as of now; a report that came by a detour
 // is given the time at which its sender made it. The board keeps the report's
-// slices. The error, if any, matches ErrOwn, ErrReplayed, ErrConflict or ErrFull,
-// and the board is as it was.
+// slices. The error, if any, matches ErrOwn, ErrReplayed, ErrConflict or ErrFull, or is
+// that of Report.Validate, and the board is as it was.
 func (b *Board) Receive(r Report, now time.Time) error {
+	if err := r.Validate(); err != nil {
+		return err
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.admit(&r, now); err != nil {

@@ -417,3 +417,18 @@ func BenchmarkSnapshot(b *testing.B) {
 		})
 	}
 }
+
+// A report that nobody could have sent leaves no trace.
+func TestReceiveValidates(t *testing.T) {
+	now := time.Now()
+	b := NewBoard(BoardConfig{})
+	for want, r := range map[string]Report{
+		"ID":    {},
+		"State": {ID: "a", State: 99},
+		"down":  {ID: "a", State: Down},
+		"twice": {ID: "a", Services: []ServiceReport{{ID: 1}, {ID: 1}}},
+	} {
+		require.ErrorContains(t, b.Receive(r, now), want)
+	}
+	require.Empty(t, b.Members(now))
+}
