@@ -320,8 +320,26 @@ func (c *Config) validateServer(i int) error {
 		if err := c.validateEndpoints(name, list); err != nil {
 			return fmt.Errorf("service %q: %w", name, err)
 		}
+		for _, o := range c.Servers[:i] {
+			if at := shared(list, o.Services[name]); at.IsValid() {
+				return fmt.Errorf("service %q: %v is an endpoint of %q, too, and would get the shares of both: leave one out",
+					name, at, o.ID)
+			}
+		}
 	}
 	return nil
+}
+
+// shared returns an endpoint that both lists have, or the zero one.
+func shared(a, b []netip.AddrPort) (at netip.AddrPort) {
+	for _, x := range a {
+		for _, y := range b {
+			if x.Addr().Unmap() == y.Addr().Unmap() && x.Port() == y.Port() {
+				return x
+			}
+		}
+	}
+	return at
 }
 
 func (c *Config) validateEndpoints(name string, list []netip.AddrPort) error {

@@ -164,7 +164,10 @@ func TestServerErrors(t *testing.T) {
 		"127.0.0.1:80: give the unicast address": {{ID: "c", Services: at("127.0.0.1:80")}},
 		"192.0.2.1:8080 is this host's own":      {{ID: "c", Services: at("192.0.2.1:8080")}},
 		"no address of its family":               {{ID: "c", Services: at("[2001:db8::3]:8080")}},
-		"there is another of its family":         {{ID: "c", Services: at("192.0.2.3:8080", "192.0.2.3:8081")}},
+		`Servers[1] "d": service "web": 192.0.2.3:8080 is an endpoint of "c", too`: {
+			{ID: "c", Services: at("192.0.2.3:8080")}, {ID: "d", Services: at("192.0.2.3:8080")},
+		},
+		"there is another of its family": {{ID: "c", Services: at("192.0.2.3:8080", "192.0.2.3:8081")}},
 	} {
 		cfg := node.Config{
 			ID: "a", Addr: netip.MustParseAddr("192.0.2.1"), Services: []node.Service{{Name: "web", Port: 80}},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -63,10 +64,15 @@ func (o *options) check(policy string) (err error) {
 	switch {
 	case len(o.config.Services) == 0:
 		return errors.New("no -service: say what clients dial, for example -service web=tcp:80@198.51.100.1")
+	case o.known(o.self.ID):
+		return fmt.Errorf("%q is both this host and a peer or server: give it another ID with -self", o.self.ID)
 	case o.uplink != "" && !o.known(o.uplink):
 		return fmt.Errorf("-uplink %s: add -peer %s", o.uplink, o.uplink)
 	case o.gso < 0 || o.gso > dpr.MaxPacket:
 		return fmt.Errorf("-gso %d: must be between 0 and %d", o.gso, dpr.MaxPacket)
+	}
+	if err := o.checkServers(); err != nil {
+		return err
 	}
 	o.policy, err = o.parsePolicy(policy)
 	return err
@@ -192,6 +198,9 @@ func (o *options) parsePolicy(spec string) (lb.Policy, error) {
 		return always{do: lb.Refuse}, nil
 	}
 	policy, err := lb.Parse(spec)
+	if name, _, _ := strings.Cut(spec, ":"); !slices.Contains(lb.Names(), name) {
+		return nil, fmt.Errorf("-policy: %w, and here \"send-to id\" and refuse", err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("-policy: %w", err)
 	}

@@ -222,20 +222,24 @@ func packetComments(t *testing.T, file []byte) (comments []string) {
 func TestWrongArguments(t *testing.T) {
 	service := []string{"-service", "web=tcp:80@198.51.100.1"}
 	for want, args := range map[string][]string{
-		"no -service":                  {"x.pcap"},
-		"give the name of one capture": service,
-		"must be like web=tcp:80":      {"-service", "web"},
-		"must be tcp or udp":           {"-service", "web=sctp:80@198.51.100.1"},
-		"port \"http\"":                {"-service", "web=tcp:http@198.51.100.1"},
-		"unable to parse IP":           {"-service", "web=tcp:80@here"},
-		"add -peer h2":                 append([]string{"-policy", "send-to h2"}, append(service, "x")...),
-		"-uplink h3: add -peer h3":     append([]string{"-uplink", "h3"}, append(service, "x")...),
-		"-policy: ":                    append([]string{"-policy", "nonsense"}, append(service, "x")...),
-		"there are mtu, conns and":     {"-peer", "h2,speed=1"},
-		"must be like mtu=1400":        {"-peer", "h2,mtu=x"},
-		"the ID is empty":              {"-peer", ""},
-		"mtu is that of the tunnel":    {"-self", "h1,mtu=1400"},
-		"-gso -1: must be between":     append([]string{"-gso", "-1"}, append(service, "x")...),
+		"no -service":                         {"x.pcap"},
+		"give the name of one capture":        service,
+		"must be like web=tcp:80":             {"-service", "web"},
+		"must be tcp or udp":                  {"-service", "web=sctp:80@198.51.100.1"},
+		"port \"http\"":                       {"-service", "web=tcp:http@198.51.100.1"},
+		"unable to parse IP":                  {"-service", "web=tcp:80@here"},
+		"add -peer h2":                        append([]string{"-policy", "send-to h2"}, append(service, "x")...),
+		"-uplink h3: add -peer h3":            append([]string{"-uplink", "h3"}, append(service, "x")...),
+		"-policy: lb: no policy \"nonsense\"": append([]string{"-policy", "nonsense"}, append(service, "x")...),
+		"here \"send-to id\" and refuse":      append([]string{"-policy", "nonsense:x=1"}, append(service, "x")...),
+		"\"self\" is both this host":          append([]string{"-peer", "self"}, append(service, "x")...),
+		"\"h1\" is both this host":            append([]string{"-peer", "h1", "-self", "h1"}, append(service, "x")...),
+		"-server s1: service \"nope\": add":   append([]string{"-server", "s1,nope=192.0.2.31:80"}, append(service, "x")...),
+		"there are mtu, conns and":            {"-peer", "h2,speed=1"},
+		"must be like mtu=1400":               {"-peer", "h2,mtu=x"},
+		"the ID is empty":                     {"-peer", ""},
+		"mtu is that of the tunnel":           {"-self", "h1,mtu=1400"},
+		"-gso -1: must be between":            append([]string{"-gso", "-1"}, append(service, "x")...),
 	} {
 		var out, problems strings.Builder
 		require.Equal(t, 2, run(args, &out, &problems), want)

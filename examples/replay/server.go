@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/carom-dpr/carom/dpr"
@@ -31,6 +32,18 @@ func (o *options) addServer(arg string) error {
 	}
 	o.hosts = append(o.hosts, lb.Host{ID: id, Weight: 1})
 	o.peers = append(o.peers, dpr.Peer{ID: id, Servers: servers})
+	return nil
+}
+
+// checkServers refuses servers of services that there are not.
+func (o *options) checkServers() error {
+	for _, p := range o.peers {
+		for name := range p.Servers {
+			if !slices.ContainsFunc(o.config.Services, func(s dpr.Service) bool { return s.Name == name }) {
+				return fmt.Errorf("-server %s: service %q: add -service %s=…", p.ID, name, name)
+			}
+		}
+	}
 	return nil
 }
 
