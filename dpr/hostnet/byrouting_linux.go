@@ -3,9 +3,11 @@ package hostnet
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strconv"
 
@@ -98,6 +100,25 @@ func (n *Net) fences() (list []netlink.Rule) {
 		list = append(list, *r)
 	}
 	return list
+}
+
+// endForwarding turns forwarding off where a killed process has turned it on for its
+// capture, which its fences say. It comes before they are removed.
+func (n *Net) endForwarding() error {
+	rules, err := n.captureRules()
+	if err != nil {
+		return err
+	}
+	for _, r := range rules {
+		if r.Priority != localRule {
+			continue
+		}
+		err := os.WriteFile(ipv4Setting(r.IifName, "forwarding"), []byte("0"), 0)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // else the interface is gone
+			return fmt.Errorf("interface %s forwards what it should not since a router was killed: %w", r.IifName, err)
+		}
+	}
+	return nil
 }
 
 // syncCapture makes the rules what the services ask for, and takes all away that a

@@ -1,6 +1,7 @@
 package hostnet
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"testing"
@@ -125,13 +126,19 @@ func TestByRoutingAfterKill(t *testing.T) {
 	echo(t, dial(t, w.client, netip.AddrPortFrom(w.a.Addr4(), port)), 1000) // the kernel serves
 	for _, byRouting := range []bool{true, false} {
 		e := startEngine(t, w.a, Config{Services: services(w.a), ByRouting: byRouting}, nil)
+		require.Equal(t, byRouting, len(e.net.fences()) > 0, "nothing else is forwarded")
 		e.net.Beat()
 		echo(t, dial(t, w.client, netip.AddrPortFrom(w.a.Addr4(), port)), 1000)
 		require.NotEmpty(t, e.take())
 		require.NoError(t, e.net.Close())
 		require.NoError(t, e.queue.Close())
 	}
-	// What the dead one changed of settings nobody can tell.
+	require.NoError(t, w.a.Do(func() error {
+		s, err := openSetting(ipv4Setting("eth0", "forwarding"))
+		require.Equal(t, "0", s.old, "as it was before")
+		return errors.Join(err, s.file.Close())
+	}))
+	// What else the dead one changed of settings nobody can tell.
 	settings := func(s string) bool { return len(s) > 0 && s[0] == '/' }
 	requireSame(t, slices.DeleteFunc(before, settings), slices.DeleteFunc(dump(t, w.a), settings))
 }

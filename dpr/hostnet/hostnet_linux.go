@@ -69,7 +69,7 @@ func newNet(cfg Config) *Net {
 
 // steps are what Open does, in order. Close undoes as many as were done.
 func (n *Net) steps() []func() error {
-	return []func() error{n.findInterfaces, n.checkTables, n.configureTUN, n.syncRouting, n.startCapture}
+	return []func() error{n.findInterfaces, n.checkTables, n.configureTUN, n.endForwarding, n.syncRouting, n.startCapture}
 }
 
 // Beat tells the capture program that the engine's router works. It must be called
