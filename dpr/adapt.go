@@ -62,7 +62,8 @@ type BatchTUN interface {
 	// of its own, and its length in sizes.
 	Read(bufs [][]byte, sizes []int, offset int) (n int, err error)
 	// Write sends the packets, each of which begins at the offset of its buffer. It
-	// may overwrite what lies before.
+	// may overwrite what lies before. An error says that not all were sent. The number
+	// is not looked at: some devices count packets, others bytes.
 	Write(bufs [][]byte, offset int) (int, error)
 	// BatchSize is the largest number of packets that one Read may bring.
 	BatchSize() int

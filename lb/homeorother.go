@@ -22,7 +22,8 @@ package lb
 // finds an idle peer only by luck, and to hashing when servers keep caches.
 type HomeOrOther struct {
 	// Theta is what a redirect must gain, in connections: it needs a peer with
-	// more than Theta fewer. 0 means [DefaultTheta]; [AnyGain] asks for no margin.
+	// more than Theta fewer. 0 means [DefaultTheta]; [AnyGain] asks for no margin, which
+	// is theta=0 in the words of [Parse].
 	Theta int
 }
 

@@ -18,7 +18,8 @@ type HomeOrOthers struct {
 	// D is the number of peers to compare with; 0 means 2. MaxD-1 bounds it.
 	D int
 	// Theta is what a redirect must gain, in connections: it needs a peer with
-	// more than Theta fewer. 0 means [DefaultTheta]; [AnyGain] asks for no margin.
+	// more than Theta fewer. 0 means [DefaultTheta]; [AnyGain] asks for no margin, which
+	// is theta=0 in the words of [Parse].
 	Theta int
 }
 

@@ -121,6 +121,10 @@ func Names() []string {
 // "power-of-d:d=3,threshold=1". An error says what there is instead. Every policy
 // takes slow-start, the Window of a [SlowStart] around it; 0, the default, is none.
 //
+// docs/POLICIES.md has a table of all names and parameters, with ranges and defaults.
+// Most are fields of the policy's type. A theta of 0 is [AnyGain], not the field's
+// default.
+//
 // Each call returns a policy of its own: those that keep state, such as round
 // robin, share none.
 func Parse(spec string) (Policy, error) {

@@ -17,13 +17,18 @@ import (
 //
 // ln must listen on the service's ports at all addresses of the host, the wildcard
 // address of net.Listen("tcp", ":80"): connections that peers hand over were dialled
-// at theirs. All listeners of a service should be wrapped, before they accept.
+// at theirs. All listeners of a service should be wrapped, before they accept. If there
+// is no TCP service of the name, Wrap logs that and returns ln.
 func (n *Node) Wrap(service string, ln net.Listener) net.Listener {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	sockets, known := n.sockets[service]
 	switch {
-	case !known || n.kernelCounts(service):
+	case !known:
+		n.cfg.Logger.Warn("connections of a listener are not counted: no TCP service has this name, wrap it as one of Config.Services",
+			"service", service)
+		return ln
+	case n.kernelCounts(service):
 		return ln
 	case sockets.Opened == nil: // the kernel's polled count gives way
 		sockets = dpr.Sockets{Live: new(atomic.Int32), Opened: new(atomic.Uint32)}

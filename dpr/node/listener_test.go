@@ -1,9 +1,11 @@
 package node_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -104,6 +106,22 @@ func TestWrapCountsWhereTheKernelDoesNot(t *testing.T) {
 			require.Nil(t, n.Wrap("other", nil), "a service that is not this host's")
 		})
 	}
+}
+
+// A name that is mistyped is told: its connections would be missed by all peers.
+func TestWrapSaysWhatIsNotCounted(t *testing.T) {
+	var log bytes.Buffer
+	cfg, host := alone()
+	cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	n, err := node.New(cfg, host)
+	require.NoError(t, err)
+	plain, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.True(t, plain == n.Wrap("wbe", plain))
+	require.Contains(t, log.String(), "service=wbe")
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	require.NoError(t, errors.Join(n.Run(ended), plain.Close()))
 }
 
 // What servers do with a *net.TCPConn they can do with a connection that is counted.

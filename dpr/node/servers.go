@@ -29,9 +29,15 @@ type Server struct {
 	// Weight is the host's capacity relative to its peers. The default is 100; a
 	// negative one means no new connections.
 	Weight int
-	// Check returns what asks one of its endpoints whether it answers. The default is
-	// to connect, for TCP services; those of UDP are believed. A host of which any
-	// endpoint of a service does not answer gets no new connections of it.
+	// Check returns what asks one of its endpoints whether it answers, nil to believe
+	// that it does. The default is to connect, by the kernel of this process, for TCP
+	// services; those of UDP are believed. A host of which any endpoint of a service does
+	// not answer gets no new connections of it.
+	//
+	// Check is called when the node starts and after each Reconfigure. What it returns
+	// is called once a second, with half a second to answer; not twice at once for one
+	// endpoint, but for several endpoints at the same time. See health.Service for how
+	// many failures count.
 	Check func(service string, at netip.AddrPort) health.Check
 }
 

@@ -19,7 +19,7 @@ func cgroupRoot() (string, error) {
 	return findCgroup2(f)
 }
 
-var errNoCgroup2 = errors.New(`sockmeter: no cgroup v2 hierarchy is mounted; mount one ("mount -t cgroup2 none DIR") or set Config.Cgroup`)
+var errNoCgroup2 = errors.New(`sockmeter: no cgroup v2 hierarchy is mounted: mount one ("mount -t cgroup2 none DIR")`)
 
 // findCgroup2 reads /proc/self/mountinfo (proc(5)) and returns the first mount
 // point of a cgroup v2 hierarchy that shows its root, or else the first of any.
