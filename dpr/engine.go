@@ -399,7 +399,10 @@ func (b *batch) decide(p *Packet, j *job, shard *flowtable.Shard) {
 		}
 		return
 	}
-	if entry != nil && entry.Peer != 0 && b.view.peer(PeerID(entry.Peer)) == nil {
+	if entry != nil && entry.Peer != 0 && !b.view.serves(entry) {
+		b.view = b.engine.view.Load() // the flow may be younger than the batch's
+	}
+	if entry != nil && entry.Peer != 0 && !b.view.serves(entry) {
 		shard.Delete(entry)
 		b.count[peerGone]++
 		if j.hdr.Proto == header.ProtoTCP && !opens(&j.hdr) {

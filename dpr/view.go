@@ -192,6 +192,11 @@ const (
 	maxPeers = slotMask // slot 0 is nobody's
 )
 
+// serves reports whether the view knows whom the flow is bound to.
+func (v *view) serves(entry *flowtable.Entry) bool {
+	return v.peer(PeerID(entry.Peer)) != nil && int(entry.Server) < len(v.servers)
+}
+
 // An addrSet finds the engine-wide index of an address. Clusters with few
 // addresses, the usual case, are searched faster in line than in a map.
 type addrSet struct {
