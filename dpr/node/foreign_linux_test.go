@@ -87,9 +87,7 @@ func TestNetworkForbidsForeignSources(t *testing.T) {
 					require.False(t, a.node.Status().Paths["b"][0].OK)
 					return
 				}
-				servedBy(t, w.client, a.at(port), "b")
-				c := mustDial(t, w.client, a.at(port))
-				require.Equal(t, "b", c.served)
+				c := servedBy(t, w.client, a.at(port), "b")
 				c.upload(t, mebibyte)
 				c.download(t, mebibyte)
 				require.Zero(t, g.dropped(t))

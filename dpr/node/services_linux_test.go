@@ -80,7 +80,8 @@ func TestDrain(t *testing.T) {
 	eventually(t, "b knows", func() bool { return member(b.node, "a").State == loadinfo.Draining })
 	eventually(t, "b keeps its connections", func() bool { // its picker follows what it knows
 		for range 10 {
-			if mustDial(t, w.client, b.at(port)).served != "b" {
+			if c := mustDial(t, w.client, b.at(port)); c.served != "b" {
+				c.Close() // or it would be left at a
 				return false
 			}
 		}
