@@ -273,9 +273,14 @@ func (q *Queue) drop(reason *atomic.Uint64) {
 
 // fallBack makes Write finish super-frames and partial checksums itself from now
 // on, in all queues. One type refused is reason not to try the others: kernels
-// that do so refuse by the content of the packet, again and again.
+// that do so refuse by the content of the packet, again and again. But UDP's
+// segmentation is younger than TCP's and has limits of its own: TCP's goes on.
 func (q *Queue) fallBack(t dpr.GSOType) {
-	if q.of.refused.Swap(allTypes) != allTypes {
+	types := uint32(allTypes)
+	if t == dpr.GSOUDP {
+		types = 1 << dpr.GSOUDP
+	}
+	if q.of.refused.Or(types)&types != types {
 		q.of.log.Warn("tun: the kernel refused an offloaded packet, segmenting here from now on",
 			"interface", q.of.name, "type", t)
 	}

@@ -456,6 +456,24 @@ func TestRefusedOffload(t *testing.T) {
 	require.Equal(t, uint64(4), q.Stats().Split)
 }
 
+// A refused super-frame of UDP is no reason to cut those of TCP.
+func TestRefusedUDPLeavesTCP(t *testing.T) {
+	q, far := fake(t, slog.New(slog.DiscardHandler))
+	q.of.write = func(fd int, b []byte) (int, error) {
+		if b[1] == vnetGSOUDP {
+			return 0, unix.EINVAL
+		}
+		return unix.Write(fd, b)
+	}
+	tcp := udpSuper(2500, 1000)
+	tcp.GSO.Type = dpr.GSOTCP4
+	_, err := q.Write([]dpr.Packet{udpSuper(2500, 1000), tcp})
+	require.NoError(t, err)
+	got := receive(t, far)
+	require.Len(t, got, 4, "three datagrams, one super-frame")
+	require.Equal(t, uint8(vnetGSOTCP4), got[3][1])
+}
+
 func TestWriteDropsAndCounts(t *testing.T) {
 	q, far := fake(t, slog.New(slog.DiscardHandler))
 	headless := packet(udpDatagram(5), dpr.GSO{})

@@ -55,6 +55,10 @@ func (m *Merger) Start(dst *dpr.Packet, b []byte) bool {
 	return true
 }
 
+// maxDatagrams is how many datagrams a super-frame may stand for: UDP_MAX_SEGMENTS of
+// kernels before 6.6, which refuse longer ones, as later ones do from twice as many on.
+const maxDatagrams = 64
+
 // Append joins the packet b to the one that was started last. It reports false,
 // and changes nothing, if that may not be. It copies what it needs of b.
 func (m *Merger) Append(b []byte) bool {
@@ -62,6 +66,9 @@ func (m *Merger) Append(b []byte) bool {
 		return false
 	}
 	next, ok := shapeOf(b)
+	if ok && next.udp && m.n == maxDatagrams {
+		return false
+	}
 	if !ok || next.payload > m.shape.payload || m.dst.Len+next.payload > dpr.MaxPacket ||
 		m.dst.Off+m.dst.Len+next.payload > len(m.dst.Buf) {
 		return false

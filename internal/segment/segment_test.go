@@ -333,6 +333,17 @@ func TestMergeStopsAt64KiB(t *testing.T) {
 	requireRestored(t, segs, got)
 }
 
+// The kernel refuses a super-frame of more datagrams.
+func TestMergeStopsAt64Datagrams(t *testing.T) {
+	for _, s := range []spec{udp4(65 * 10), udp6(65 * 10)} {
+		segs := s.segments(10)
+		got := merge(t, segs)
+		require.Len(t, got, 2)
+		require.Equal(t, len(segs[0])+63*10, got[0].Len)
+		requireRestored(t, segs, got)
+	}
+}
+
 func TestMergeShortBuffer(t *testing.T) {
 	segs := tcp4(200).segments(100)
 	var m segment.Merger
