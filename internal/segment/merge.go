@@ -66,10 +66,7 @@ func (m *Merger) Append(b []byte) bool {
 		return false
 	}
 	next, ok := shapeOf(b)
-	if ok && next.udp && m.n == maxDatagrams {
-		return false
-	}
-	if !ok || next.payload > m.shape.payload || m.dst.Len+next.payload > dpr.MaxPacket ||
+	if !ok || next.udp && m.n == maxDatagrams || next.payload > m.shape.payload || m.dst.Len+next.payload > dpr.MaxPacket ||
 		m.dst.Off+m.dst.Len+next.payload > len(m.dst.Buf) {
 		return false
 	}
