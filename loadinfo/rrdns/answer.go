@@ -54,28 +54,46 @@ func addEDNS(m *dns.Msg, opt *dns.OPT) {
 	own := &dns.OPT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT}}
 	own.SetUDPSize(ednsSize)
 	own.SetDo(opt.Do()) // RFC 3225: as it was asked
-	if opt.Version() != 0 {
-		m.Rcode = dns.RcodeBadVers
-		m.Answer, m.Ns, m.Extra = nil, nil, nil
-	}
 	m.Extra = append(m.Extra, own)
+}
+
+// accept leaves it to ServeDNS to refuse what makes no sense, and to count it.
+func accept(h dns.Header) dns.MsgAcceptAction {
+	const response = 1 << 15
+	if h.Bits&response != 0 {
+		return dns.MsgIgnore
+	}
+	return dns.MsgAccept
 }
 
 // answer makes the reply, but for EDNS.
 func (s *Server) answer(q *dns.Msg) *dns.Msg {
 	m := new(dns.Msg)
 	m.SetReply(q)
+	opt := q.IsEdns0()
 	switch {
 	case q.Opcode != dns.OpcodeQuery:
 		m.Rcode = dns.RcodeNotImplemented
-	case len(q.Question) != 1:
+	case len(q.Question) != 1 || options(q) > 1:
 		m.Rcode = dns.RcodeFormatError
+	case opt != nil && opt.Version() != 0:
+		m.Rcode = dns.RcodeBadVers
 	default:
 		s.resolve(m, q.Question[0])
 		return m
 	}
 	s.stats.invalid.Add(1)
 	return m
+}
+
+// options counts the OPT records, of which there is one at most (RFC 6891, section 6.1.1).
+func options(q *dns.Msg) (n int) {
+	for _, rr := range q.Extra {
+		if rr.Header().Rrtype == dns.TypeOPT {
+			n++
+		}
+	}
+	return n
 }
 
 func (s *Server) resolve(m *dns.Msg, q dns.Question) {

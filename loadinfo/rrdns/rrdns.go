@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,10 +21,12 @@ type Config struct {
 	Board *loadinfo.Board
 	// Name is the name that clients look up, such as www.example.org. Required.
 	Name string
-	// NameServers are the names of the servers of Name; none means ns under Name,
-	// which this server answers with this host's own addresses.
+	// NameServers are the names of the servers of Name, which are not under it, since
+	// nobody could say where they are; none means ns under Name, which this server
+	// answers with this host's own addresses.
 	NameServers []string
-	// Hostmaster is the mailbox for SOA, in DNS form; "" means hostmaster under Name.
+	// Hostmaster is the mailbox for SOA, in DNS form: hostmaster.example.org is
+	// hostmaster@example.org. "" means hostmaster under Name.
 	Hostmaster string
 	// TTL is how long resolvers may keep an answer, to the second; 0 means 5 s.
 	// Shorter brings clients sooner to other hosts, and more queries.
@@ -45,6 +46,8 @@ const (
 	defaultTTL  = 5 * time.Second
 	defaultMax  = 8
 	defaultRate = 200
+	// What this host and its mailbox are called by default, before the name.
+	serverOf, hostmasterOf = "ns.", "hostmaster."
 	// ednsSize is the largest UDP payload that is sent and asked for, in bytes: it
 	// fits any path (DNS flag day 2020).
 	ednsSize = 1232
@@ -109,7 +112,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	hostmaster := cfg.Hostmaster
 	if hostmaster == "" {
-		hostmaster = "hostmaster." + s.zone
+		hostmaster = hostmasterOf + s.zone
 	}
 	s.soa = &dns.SOA{
 		Hdr: s.header(dns.TypeSOA), Ns: dns.CanonicalName(names[0]), Mbox: dns.CanonicalName(hostmaster),
@@ -130,27 +133,11 @@ func (c *Config) validate() error {
 	case c.Rate < 0:
 		return fmt.Errorf("rrdns: Config.Rate %d is negative", c.Rate)
 	}
-	for field, names := range map[string][]string{
-		"Name": {c.Name}, "NameServers": c.NameServers, "Hostmaster": nonEmpty(c.Hostmaster),
-	} {
-		for _, name := range names {
-			if _, ok := dns.IsDomainName(name); !ok || strings.Trim(name, ".") == "" {
-				return fmt.Errorf("rrdns: Config.%s: %q is not the name of a domain", field, name)
-			}
-		}
-	}
-	return nil
-}
-
-func nonEmpty(s string) []string {
-	if s == "" {
-		return nil
-	}
-	return []string{s}
+	return c.validNames()
 }
 
 func (s *Server) ttl() uint32       { return uint32(s.cfg.TTL / time.Second) }
-func (s *Server) ownServer() string { return "ns." + s.zone }
+func (s *Server) ownServer() string { return serverOf + s.zone }
 
 func (s *Server) header(kind uint16) dns.RR_Header {
 	return dns.RR_Header{Name: s.zone, Rrtype: kind, Class: dns.ClassINET, Ttl: s.ttl()}
@@ -183,8 +170,11 @@ const (
 // when a socket is broken. It closes both sockets and leaves no goroutine behind.
 func (s *Server) Run(ctx context.Context, conn net.PacketConn, listener net.Listener) error {
 	servers := []*dns.Server{
-		{PacketConn: conn, Handler: s, UDPSize: ednsSize},
-		{Listener: limitConns(listener, maxConns), Handler: s, IdleTimeout: func() time.Duration { return idleTime }, ReadTimeout: idleTime},
+		{PacketConn: conn, UDPSize: ednsSize},
+		{
+			Listener: limitConns(listener, maxConns), IdleTimeout: func() time.Duration { return idleTime }, ReadTimeout: idleTime,
+			MaxTCPQueries: -1, // to hang up on what a client has sent already resets its connection, answers and all
+		},
 	}
 	working, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -193,6 +183,8 @@ func (s *Server) Run(ctx context.Context, conn net.PacketConn, listener net.List
 		started.Add(1)
 		once := sync.OnceFunc(started.Done)
 		server.NotifyStartedFunc = once
+		server.Handler, server.MsgAcceptFunc = s, accept
+		server.MsgInvalidFunc = func([]byte, error) { s.stats.invalid.Add(1) }
 		serving.Go(func() {
 			defer once()
 			if err := server.ActivateAndServe(); err != nil && ctx.Err() == nil {

@@ -174,6 +174,46 @@ func TestOddQueries(t *testing.T) {
 		require.Empty(t, m.Answer)
 	}
 	require.Equal(t, dns.RcodeFormatError, ask(t, s, none, byUDP).Rcode)
+	twoOptions := question(zone, dns.TypeA)
+	twoOptions.SetEdns0(1232, false)
+	twoOptions.Extra = append(twoOptions.Extra, twoOptions.Extra[0])
+	require.Equal(t, dns.RcodeFormatError, ask(t, s, twoOptions, byUDP).Rcode)
+	require.Equal(t, Stats{Refused: 1, Invalid: 5}, s.Stats())
+}
+
+// A set of records holds none twice, however often an address is dialled, and by whomever.
+func TestNoRecordTwice(t *testing.T) {
+	b := board(t, 4, func(i int, r *loadinfo.Report) { r.Dialled = []netip.Addr{v4(1), v4(1), v6(1)} })
+	require.NoError(t, b.SetSelf(loadinfo.Self{
+		ID: "h0", Boot: 1, Dialled: []netip.Addr{v4(0), v4(0), netip.AddrFrom16(v4(0).As16()), v6(0), v6(0)},
+	}))
+	s := server(t, Config{Board: b, Weighted: true})
+	var first [2]int
+	for range 2000 {
+		m := ask(t, s, question(zone, dns.TypeA), byTCP)
+		require.Len(t, m.Answer, 2)
+		first[m.Answer[0].(*dns.A).A[3]]++
+	}
+	require.InDelta(t, 1500, first[1], 150, "three hosts of four, eight deviations")
+	require.Len(t, ask(t, s, question(zone, dns.TypeAAAA), byTCP).Answer, 2)
+	require.Len(t, ask(t, s, question("ns."+zone, dns.TypeA), byTCP).Answer, 1)
+	require.Len(t, ask(t, s, question(zone, dns.TypeNS), byTCP).Extra, 2)
+}
+
+// The longest name that there may be leaves room for those under it: all that the server
+// answers can be packed.
+func TestLongestName(t *testing.T) {
+	label := strings.Repeat("a", 63) + "."
+	longest := label + label + label + strings.Repeat("b", 254-len("hostmaster.")-3*64-1) + "."
+	s, err := New(Config{Board: board(t, 3, nil), Name: longest})
+	require.NoError(t, err)
+	for _, kind := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeNS, dns.TypeSOA, dns.TypeMX, dns.TypeANY} {
+		require.Zero(t, ask(t, s, question(longest, kind), byUDP).Rcode)
+	}
+	_, err = New(Config{Board: board(t, 3, nil), Name: "b" + longest[:63] + "." + longest[64:]})
+	require.Error(t, err)
+	_, err = New(Config{Board: board(t, 3, nil), Name: longest[:len(longest)-1] + "b"})
+	require.ErrorContains(t, err, "is 1 bytes too long")
 }
 
 func TestSizes(t *testing.T) {
@@ -435,6 +475,14 @@ func TestConfigErrors(t *testing.T) {
 		`Config.Name: "a..b" is not`:        func(c *Config) { c.Name = "a..b" },
 		`Config.NameServers: "x..y" is not`: func(c *Config) { c.NameServers = []string{"x..y"} },
 		`Config.Hostmaster: "x..y" is not`:  func(c *Config) { c.Hostmaster = "x..y" },
+		`"192.0.2.1" is an address`:         func(c *Config) { c.Name = "192.0.2.1" },
+		`"http://a.example/" is not`:        func(c *Config) { c.Name = "http://a.example/" },
+		`"a.example:53" is not`:             func(c *Config) { c.Name = "a.example:53" },
+		`"bücher.example" is not`:           func(c *Config) { c.Name = "bücher.example" },
+		`"10.0.0.1" is an address`:          func(c *Config) { c.NameServers = []string{"10.0.0.1"} },
+		`"ns1.a.example." is under`:         func(c *Config) { c.NameServers = []string{"ns1.A.example"} },
+		`"ns.b.example." is there twice`:    func(c *Config) { c.NameServers = []string{"ns.b.example", "NS.b.example."} },
+		"a dot in place of the @":           func(c *Config) { c.Hostmaster = "me@a.example" },
 		"Config.TTL 500ms":                  func(c *Config) { c.TTL = time.Second / 2 },
 		"Config.Max -1":                     func(c *Config) { c.Max = -1 },
 		"Config.Rate -1":                    func(c *Config) { c.Rate = -1 },

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +19,11 @@ import (
 // start runs a server on the loopback interface.
 func start(t testing.TB, cfg Config) (addr string, stop func()) {
 	t.Helper()
-	s := server(t, cfg)
+	return serve(t, server(t, cfg))
+}
+
+func serve(t testing.TB, s *Server) (addr string, stop func()) {
+	t.Helper()
 	conn, listener, err := Listen(netip.MustParseAddrPort("127.0.0.1:0"))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -73,6 +78,73 @@ func TestDig(t *testing.T) {
 		require.NoError(t, err, "%s: %s", args, out)
 		require.Contains(t, string(out), want, args)
 		require.NotContains(t, string(out), "Warning", args)
+	}
+}
+
+// What is no query at all is counted, too, and answered where it can be; what is an answer is
+// not, or two servers would go on for ever.
+func TestForeignDatagrams(t *testing.T) {
+	s := server(t, Config{Board: boardOf(t, time.Hour, 3, nil)})
+	addr, stop := serve(t, s)
+	defer stop()
+	c, err := net.Dial("udp", addr)
+	require.NoError(t, err)
+	defer c.Close()
+	query, err := question(zone, dns.TypeA).Pack()
+	require.NoError(t, err)
+	response, update := slices.Clone(query), slices.Clone(query)
+	response[2] |= 0x80
+	update[2] = dns.OpcodeUpdate << 3
+	for _, tt := range []struct {
+		msg   []byte
+		rcode int // -1: no answer
+	}{
+		{nil, -1}, {query[:11], -1}, {response, -1}, {query[:12], dns.RcodeFormatError},
+		{query[:len(query)-1], dns.RcodeFormatError}, {update, dns.RcodeNotImplemented},
+		{slices.Concat(query, make([]byte, 1000)), dns.RcodeSuccess}, // what is behind it does not count
+	} {
+		_, err := c.Write(tt.msg)
+		require.NoError(t, err)
+		_, err = c.Write(query) // which is answered after it, or before
+		require.NoError(t, err)
+		got := map[int]int{}
+		for want := map[bool]int{true: 1, false: 2}[tt.rcode < 0]; want > 0; want-- {
+			require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
+			buf := make([]byte, 1500)
+			_, err := c.Read(buf)
+			require.NoError(t, err)
+			got[int(buf[3]&0xf)]++
+		}
+		want := map[int]int{dns.RcodeSuccess: 1}
+		if tt.rcode >= 0 {
+			want[tt.rcode]++
+		}
+		require.Equal(t, want, got, "%x", tt.msg)
+	}
+	require.Equal(t, Stats{Answered: 8, Invalid: 5}, s.Stats())
+}
+
+// A client may ask many questions by one connection without waiting for answers (RFC 7766,
+// section 6.2.1.1), and gets all of them.
+func TestPipelining(t *testing.T) {
+	addr, stop := start(t, Config{Board: boardOf(t, time.Hour, 3, nil)})
+	defer stop()
+	c, err := dns.Dial("tcp", addr)
+	require.NoError(t, err)
+	defer c.Close()
+	require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
+	const n = 500
+	go func() {
+		for id := range uint16(n) {
+			q := question(zone, dns.TypeA)
+			q.Id = id
+			_ = c.WriteMsg(q)
+		}
+	}()
+	for id := range uint16(n) {
+		m, err := c.ReadMsg()
+		require.NoError(t, err)
+		require.Equal(t, id, m.Id)
 	}
 }
 

@@ -16,7 +16,8 @@ import (
 type view struct {
 	made   time.Time
 	v4, v6 []address
-	local  []netip.Addr // this host's own
+	at     map[netip.Addr]int // where in v4 or v6
+	local  []netip.Addr       // this host's own
 	ttl    uint32
 }
 
@@ -48,7 +49,7 @@ func (s *Server) current(now time.Time) *view {
 }
 
 func (s *Server) build(now time.Time) *view {
-	v := &view{made: now, ttl: s.ttl()}
+	v := &view{made: now, at: map[netip.Addr]int{}, ttl: s.ttl()}
 	members := s.cfg.Board.Members(now)
 	best := loadinfo.Draining // no worse than any that is named
 	for _, m := range members {
@@ -56,7 +57,7 @@ func (s *Server) build(now time.Time) *view {
 			best = m.State
 		}
 		if m.Local {
-			v.local = m.Dialled
+			v.local = once(m.Dialled)
 		}
 	}
 	for _, m := range members {
@@ -83,20 +84,37 @@ func rank(s loadinfo.State) int {
 	return 3
 }
 
+// add names a host. An address at which several are dialled has the weight of all: a set
+// of records holds none twice (RFC 2181, section 5).
 func (v *view) add(m loadinfo.Member, zone string) {
-	for _, a := range m.Dialled {
-		x := address{record(zone, a, v.ttl), float64(m.Weight)}
-		if a.Unmap().Is4() {
-			v.v4 = append(v.v4, x)
-		} else {
-			v.v6 = append(v.v6, x)
+	for _, a := range once(m.Dialled) {
+		list := &v.v6
+		if a.Is4() {
+			list = &v.v4
+		}
+		at, known := v.at[a]
+		if !known {
+			at = len(*list)
+			v.at[a] = at
+			*list = append(*list, address{rr: record(zone, a, v.ttl)})
+		}
+		(*list)[at].weight += float64(m.Weight)
+	}
+}
+
+// once returns the addresses in their shortest form, each once.
+func once(addrs []netip.Addr) (list []netip.Addr) {
+	for _, a := range addrs {
+		if a = a.Unmap(); !slices.Contains(list, a) {
+			list = append(list, a)
 		}
 	}
+	return list
 }
 
 func record(name string, a netip.Addr, ttl uint32) dns.RR {
 	h := dns.RR_Header{Name: name, Class: dns.ClassINET, Ttl: ttl}
-	if a = a.Unmap(); a.Is4() {
+	if a.Is4() {
 		h.Rrtype = dns.TypeA
 		return &dns.A{Hdr: h, A: a.AsSlice()}
 	}
