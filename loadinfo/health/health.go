@@ -108,8 +108,9 @@ type Checker struct {
 	Logger *slog.Logger
 }
 
-// Run checks until the context is done, and returns nil then, or at once an error that
-// names a field that is wrong. No goroutine outlives it.
+// Run checks until the context is done, and returns nil then, also where there is nothing
+// to check, or at once an error that names a field that is wrong. No goroutine outlives
+// it.
 func (c *Checker) Run(ctx context.Context) error {
 	services, err := c.complete()
 	if err != nil {
@@ -119,6 +120,7 @@ func (c *Checker) Run(ctx context.Context) error {
 	for _, s := range services {
 		watching.Go(func() { c.watch(ctx, s) })
 	}
+	<-ctx.Done()
 	watching.Wait()
 	return nil
 }

@@ -105,6 +105,16 @@ func TestChecker(t *testing.T) {
 	})
 }
 
+func TestNothingToCheck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		c := Checker{Report: func(string, bool) {}}
+		require.NoError(t, c.Run(ctx))
+		require.Error(t, ctx.Err(), "not before")
+	})
+}
+
 func TestBrokenOffCheckIsNoVerdict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := Checker{Logger: quiet(), Report: func(string, bool) { t.Error("a verdict") }, Services: []Service{{
