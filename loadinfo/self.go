@@ -24,7 +24,7 @@ type Self struct {
 	// ID names the host among its peers and over its restarts. Required.
 	ID string
 	// Boot orders the lives of the host; it must rise with each restart. 0 means
-	// the wall clock in nanoseconds at SetSelf.
+	// the wall clock in nanoseconds at the first SetSelf with this ID.
 	Boot uint64
 	// Node is where peers reach this host's tunnel.
 	Node netip.AddrPort
@@ -94,6 +94,9 @@ func (b *Board) SetSelf(s Self) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	next.seq = b.self.seq
+	if s.Boot == 0 && b.self.ID == s.ID {
+		next.Boot = b.self.Boot // a new description is no new life
+	}
 	if b.self.set {
 		next.resources, next.named, next.sampled = b.self.resources, b.self.named, b.self.sampled
 	}

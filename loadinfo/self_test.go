@@ -3,6 +3,7 @@ package loadinfo
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -53,7 +54,11 @@ func TestBootFromClock(t *testing.T) {
 	require.NoError(t, b.SetSelf(Self{ID: "h1"}))
 	second, _ := b.Report(at(0))
 	require.NotZero(t, first.Boot)
-	require.GreaterOrEqual(t, second.Boot, first.Boot)
+	require.Equal(t, first.Boot, second.Boot, "a new description is no new life")
+	before := uint64(time.Now().UnixNano())
+	require.NoError(t, b.SetSelf(Self{ID: "h2"}))
+	third, _ := b.Report(at(0))
+	require.GreaterOrEqual(t, third.Boot, before)
 }
 
 func TestWeights(t *testing.T) { // A59
