@@ -296,8 +296,8 @@ func (b *Board) Fail(id string, boot uint64, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if rec := b.hosts[id]; rec != nil && rec.report.Boot == boot {
-		rec.failed = now
-		b.tick(now)
+		rec.failed, rec.state = now, Down
+		b.notify()
 	}
 }
 
@@ -314,16 +314,19 @@ func (b *Board) tick(now time.Time) {
 	b.self.touch(now)
 	changed := false
 	pools := b.pools(now)
-	for name, rec := range b.hosts {
+	var old []string
+	for _, rec := range b.order {
 		state := b.stateAt(rec, pools, now)
 		changed = changed || state != rec.state
 		rec.state = state
 		if age(rec.heard, now) >= b.cfg.ForgetAfter {
-			b.forget(name)
-			changed = true
+			old = append(old, rec.report.ID)
 		}
 	}
-	if changed {
+	for _, name := range old {
+		b.forget(name)
+	}
+	if changed || len(old) > 0 {
 		b.notify()
 	}
 }

@@ -74,6 +74,7 @@ type Broadcaster struct {
 	to     atomic.Pointer[[]netip.AddrPort]
 	length int // of the last report, in bytes
 	warned time.Time
+	ran    atomic.Bool
 
 	mu    sync.Mutex
 	stats Stats
@@ -133,8 +134,12 @@ func (b *Broadcaster) SetKeys(k *Keyring) { b.keys.Store(k) }
 // Run sends and receives until the context is done, and returns nil then, or an
 // error when the socket is broken. Its last report says that this host drains, so
 // that peers need not wait for its silence. Run closes the socket, leaves no
-// goroutine behind and can be called once.
+// goroutine behind and can be called once: any other call returns an error and does
+// nothing.
 func (b *Broadcaster) Run(ctx context.Context) error {
+	if b.ran.Swap(true) {
+		return errors.New("loadinfo: Run was called already: make another Broadcaster")
+	}
 	working, cancel := context.WithCancelCause(ctx)
 	received := make(chan struct{})
 	go func() {

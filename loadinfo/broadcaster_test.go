@@ -459,6 +459,23 @@ func TestBroadcasterConfigErrors(t *testing.T) {
 	}
 }
 
+// The socket of a Broadcaster is that of one Run.
+func TestBroadcasterRunsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := NewBroadcaster(BroadcasterConfig{Board: NewBoard(BoardConfig{}), Conn: newNetwork().listen(1), To: []netip.AddrPort{all}})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- b.Run(ctx) }()
+		synctest.Wait()
+		require.ErrorContains(t, b.Run(ctx), "Run was called already")
+		require.Empty(t, done, "the first goes on")
+		cancel()
+		require.NoError(t, <-done)
+		require.ErrorContains(t, b.Run(context.Background()), "Run was called already")
+	})
+}
+
 // Two hosts over real sockets on the loopback interface.
 func TestUDP(t *testing.T) {
 	var conns []*net.UDPConn

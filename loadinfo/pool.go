@@ -39,7 +39,7 @@ func (p pool) flags(word, state State) (f lb.Flags) {
 
 // pool counts the hosts of one service.
 func (b *Board) pool(id ServiceID, now time.Time) (p pool) {
-	for _, rec := range b.hosts {
+	for _, rec := range b.order {
 		if s := rec.report.service(id); s != nil {
 			p.add(rec, s, now)
 		}
@@ -53,7 +53,7 @@ func (b *Board) pool(id ServiceID, now time.Time) (p pool) {
 // pools counts those of all.
 func (b *Board) pools(now time.Time) map[ServiceID]pool {
 	pools := make(map[ServiceID]pool, len(b.services))
-	for _, rec := range b.hosts {
+	for _, rec := range b.order {
 		for i := range rec.report.Services {
 			s := &rec.report.Services[i]
 			p := pools[s.ID]
