@@ -204,11 +204,12 @@ func (p *tap) during(d time.Duration, hosts int) cost {
 
 type ages struct{ mean, p99 time.Duration }
 
-// tableAges looks at all tables, at odd moments.
+// tableAges looks at the tables of ten hosts, at odd moments, until it has some ten
+// thousand ages.
 func tableAges(hosts []*station, period time.Duration) ages {
 	var list []time.Duration
 	var sum time.Duration
-	for range 10 {
+	for range min(10, max(2, 1000/len(hosts))) {
 		pass(period*7/10 + 13*time.Millisecond)
 		now := time.Now()
 		for i, h := range hosts {
@@ -226,30 +227,62 @@ func tableAges(hosts []*station, period time.Duration) ages {
 	return ages{sum / time.Duration(len(list)), list[len(list)*99/100]}
 }
 
-// dissemination changes the weight of one host after another and returns how many
-// rounds it takes until all tables have the change.
+// dissemination changes the weights of ten hosts, one after another or, in a large cluster,
+// one of a hundred hosts at a time, and returns how many rounds it takes for each until all
+// tables have its change.
 func dissemination(t *testing.T, hosts []*station) (ticks []float64) {
-	for trial := range 10 {
-		h := hosts[trial*len(hosts)/10]
-		id := h.board.Members(time.Now())[0].ID
-		for _, m := range h.board.Members(time.Now()) {
-			if m.Local {
-				id = m.ID
-			}
+	together := max(1, len(hosts)/100)
+	for begin := 0; begin < 10; begin += together {
+		var changes []*change
+		for i := begin; i < min(begin+together, 10); i++ {
+			h := hosts[i*len(hosts)/10]
+			changes = append(changes, &change{of: h, id: h.id(), before: h.g.table.entry(h.id()).made})
+			h.board.SetWeight("www", uint16(200+i))
 		}
-		before := h.g.table.entry(id).made
-		h.board.SetWeight("www", uint16(200+trial))
-		within(t, time.Minute, func() bool { return h.g.table.entry(id).made.After(before) })
-		made := h.g.table.entry(id).made
 		within(t, time.Minute, func() bool {
-			return !slices.ContainsFunc(hosts, func(o *station) bool {
-				return o.g.table.entry(id).made.Before(made.Add(-20 * time.Millisecond))
-			})
+			for _, c := range changes {
+				c.look(hosts)
+			}
+			return !slices.ContainsFunc(changes, func(c *change) bool { return !c.known })
 		})
-		ticks = append(ticks, float64(time.Since(made))/float64(h.g.cfg.Interval))
+		for _, c := range changes {
+			ticks = append(ticks, float64(c.took)/float64(c.of.g.cfg.Interval))
+		}
 		pass(777 * time.Millisecond)
 	}
 	return ticks
+}
+
+// change is one host's, on its way to all others.
+type change struct {
+	of     *station
+	id     string
+	before time.Time // when its report before was made
+	made   time.Time // the one with the change; zero until then
+	known  bool      // to all hosts
+	took   time.Duration
+}
+
+// look notes whether all hosts know of the change by now.
+func (c *change) look(hosts []*station) {
+	if c.made.IsZero() {
+		if made := c.of.g.table.entry(c.id).made; made.After(c.before) {
+			c.made = made
+		}
+	}
+	if c.known || c.made.IsZero() {
+		return
+	}
+	c.took = time.Since(c.made)
+	c.known = !slices.ContainsFunc(hosts, func(o *station) bool {
+		return o.g.table.entry(c.id).made.Before(c.made.Add(-20 * time.Millisecond))
+	})
+}
+
+// id is the name of the station's host.
+func (s *station) id() string {
+	members := s.board.Members(time.Now())
+	return members[slices.IndexFunc(members, func(m loadinfo.Member) bool { return m.Local })].ID
 }
 
 // suspicion is a log handler that notes when memberlist first suspected each member.

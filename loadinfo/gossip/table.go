@@ -1,7 +1,6 @@
 package gossip
 
 import (
-	"cmp"
 	"container/heap"
 	"encoding/binary"
 	"sync"
@@ -45,20 +44,26 @@ func newTable() *table {
 // put takes a report that is newer than the one that the table has, own if it is this
 // host's.
 func (t *table) put(r *loadinfo.Report, msg []byte, made time.Time, own bool) {
-	e := &entry{
-		id: r.ID, boot: r.Boot, msg: string(msg), made: made,
-		keep: keepPeriods * max(r.Period, loadinfo.DefaultPeriod),
-		end:  r.State == loadinfo.Draining, own: own,
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.drop(r.ID)
-	t.hosts[r.ID] = e
+	e := t.hosts[r.ID]
+	if e == nil {
+		e = &entry{}
+		t.hosts[r.ID] = e
+		heap.Push(&t.heap, e)
+	} else {
+		t.unsay(e)
+	}
+	*e = entry{
+		id: r.ID, boot: r.Boot, msg: string(msg), made: made,
+		keep: keepPeriods * max(r.Period, loadinfo.DefaultPeriod),
+		end:  r.State == loadinfo.Draining, own: own, at: e.at,
+	}
 	if !own {
 		t.heard[e.msg] = e
 	}
 	t.bytes += len(msg)
-	heap.Push(&t.heap, e)
+	heap.Fix(&t.heap, e.at)
 }
 
 // has reports whether another host's last report is this one.
@@ -86,6 +91,11 @@ func (t *table) drop(id string) {
 // forget takes out an entry that is not in the heap.
 func (t *table) forget(e *entry) {
 	delete(t.hosts, e.id)
+	t.unsay(e)
+}
+
+// unsay takes out what an entry says.
+func (t *table) unsay(e *entry) {
 	if t.heard[e.msg] == e {
 		delete(t.heard, e.msg)
 	}
@@ -162,10 +172,11 @@ type entries []*entry
 func (h entries) Len() int { return len(h) }
 
 func (h entries) Less(i, j int) bool {
-	if c := cmp.Compare(h[i].sent, h[j].sent); c != 0 {
-		return c < 0
+	a, b := h[i], h[j]
+	if a.sent != b.sent {
+		return a.sent < b.sent
 	}
-	return h[i].made.After(h[j].made)
+	return a.made.After(b.made)
 }
 
 func (h entries) Swap(i, j int) {
