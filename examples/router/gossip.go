@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 
 	"github.com/carom-dpr/carom/loadinfo"
@@ -35,16 +34,7 @@ func (s *settings) readReports(top *section) {
 	s.Transport = s.openGossip
 }
 
-func parseSeed(text string) (string, error) {
-	host, port, err := net.SplitHostPort(text)
-	if err != nil || host == "" || port == "" || port == "0" {
-		return "", errors.New("give a host and its report port, such as 192.0.2.12:6082 or www.example.org:6082")
-	}
-	if a, err := netip.ParseAddr(host); err == nil && (a.IsMulticast() || a.IsUnspecified()) {
-		return "", errors.New("that is no host: give the addresses of some, or a name, or take transport: broadcast")
-	}
-	return text, nil
-}
+func parseSeed(text string) (string, error) { return text, gossip.ValidateSeed(text) }
 
 // openGossip is the node's Transport.
 func (s *settings) openGossip(b *loadinfo.Board, ring *loadinfo.Keyring) (loadinfo.Transport, error) {

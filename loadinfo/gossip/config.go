@@ -5,9 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
+	"strconv"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/carom-dpr/carom/loadinfo"
 )
@@ -130,11 +134,34 @@ func (c *Config) validate() error {
 
 func validSeeds(seeds []string) error {
 	for _, s := range seeds {
-		if host, port, err := net.SplitHostPort(s); err != nil || host == "" || port == "" || port == "0" {
-			return fmt.Errorf("gossip: Config.Seeds: %q: want host:port, such as 10.0.0.2:%d", s, DefaultPort)
+		if err := ValidateSeed(s); err != nil {
+			return fmt.Errorf("gossip: Config.Seeds: %q: %w", s, err)
 		}
 	}
 	return nil
+}
+
+// ValidateSeed says why a text cannot be one of Config.Seeds; it looks up no name.
+func ValidateSeed(seed string) error {
+	host, port, err := net.SplitHostPort(seed)
+	n, numeric := strconv.Atoi(port)
+	switch {
+	case err != nil || host == "" || port == "" || strings.ContainsFunc(seed, unicode.IsSpace):
+		return fmt.Errorf("give host:port, such as 10.0.0.2:%d or www.example.org:%d", DefaultPort, DefaultPort)
+	case numeric == nil && (n < 1 || n > math.MaxUint16):
+		return fmt.Errorf("port %d: give one from 1 to %d", n, math.MaxUint16)
+	}
+	if a, err := netip.ParseAddr(host); err == nil && !oneHost(a) {
+		return errors.New("that is no host's address: give those of some hosts, or a name")
+	}
+	return nil
+}
+
+// oneHost reports whether other hosts can reach one by its address. A zone means nothing
+// to them, and memberlist has none.
+func oneHost(a netip.Addr) bool {
+	return a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && a.Zone() == "" &&
+		a.Unmap() != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
 // advertise completes the address at which peers reach this host.
@@ -145,7 +172,7 @@ func (c *Config) advertise() error {
 		}
 	}
 	c.Advertise = netip.AddrPortFrom(c.Advertise.Addr().Unmap(), c.Advertise.Port())
-	if !c.Advertise.IsValid() || c.Advertise.Addr().IsUnspecified() || c.Advertise.Port() == 0 {
+	if !oneHost(c.Advertise.Addr()) || c.Advertise.Port() == 0 {
 		return fmt.Errorf("gossip: Config.Advertise %v: peers cannot reach that: give this host's address and port", c.Advertise)
 	}
 	return nil

@@ -108,13 +108,15 @@ type logWriter struct{ g *Gossip }
 func (w *logWriter) Write(line []byte) (int, error) {
 	text := strings.TrimSpace(string(line))
 	_, from, _ := strings.Cut(text, "from=")
+	from, _, _ = strings.Cut(from, " ")
 	switch {
 	case strings.Contains(text, "keys could decrypt"),
 		strings.Contains(text, "is not encrypted"),
 		strings.Contains(text, "encryption is not configured"),
 		strings.Contains(text, "Decrypt packet failed"):
-		host, _, _ := strings.Cut(from, " ")
-		w.g.refused(loadinfo.ErrKey, host)
+		w.g.refused(loadinfo.ErrKey, from)
+	case strings.Contains(text, "with unacceptable label"):
+		w.g.refused(errCluster, from)
 	case strings.Contains(text, "gnoring an alive message"), strings.Contains(text, "ignoring alive message"):
 		w.g.count(func(s *loadinfo.Stats) { s.Count(loadinfo.ErrVersion) })
 		w.g.warn("member", "gossip: a member was refused", "why", text)
@@ -124,6 +126,8 @@ func (w *logWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
+var errCluster = fmt.Errorf("%w: of another cluster", loadinfo.ErrMalformed)
+
 // refused counts what came from an address and was not taken, and tells of a peer
 // with another key, or of a larger cluster.
 func (g *Gossip) refused(err error, from string) {
@@ -132,6 +136,9 @@ func (g *Gossip) refused(err error, from string) {
 	case errTooLong:
 		g.warn("length from "+hostOf(from), "gossip: a stream was refused: it says more than a cluster of this host's BoardConfig.MaxHosts can have to say",
 			"from", from, "hosts", g.cfg.Board.MaxHosts())
+	case errCluster:
+		g.warn("cluster of "+hostOf(from), "gossip: a host of another cluster was refused: has it the same Config.Cluster?",
+			"from", from, "cluster", g.cfg.Cluster)
 	case loadinfo.ErrKey:
 		g.warn("key of "+hostOf(from), "gossip: undecryptable; the host is not heard: has it the cluster's key?", "from", from)
 	}

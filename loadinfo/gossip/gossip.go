@@ -28,6 +28,7 @@ type Gossip struct {
 	budget *budget
 	lost   lost
 	seeds  atomic.Pointer[[]string]
+	ran    atomic.Bool
 
 	mu     sync.Mutex
 	stats  loadinfo.Stats
@@ -128,9 +129,13 @@ const leaveTime = 2 * time.Second
 
 // Run takes part in the cluster until the context is done, and returns nil then, or
 // an error when a socket is broken. At the end it takes leave, which takes about a
-// second. It closes the sockets and can be called once. Goroutines of memberlist
-// that wait for a peer at that moment end within its time-outs.
+// second, or four where hosts are told rarely. It closes the sockets and can be called
+// once: any other call returns an error and does nothing. Goroutines of memberlist that
+// wait for a peer at that moment end within its time-outs.
 func (g *Gossip) Run(ctx context.Context) error {
+	if g.ran.Swap(true) {
+		return errors.New("gossip: Run was called already: make another Gossip")
+	}
 	working, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	t := newTransport(g, func(err error) {
@@ -148,8 +153,9 @@ func (g *Gossip) Run(ctx context.Context) error {
 	err = context.Cause(working)
 	if !errors.Is(err, errSocket) {
 		err = nil
-		<-time.After(2 * g.cfg.Interval) // let the last report go out first
-		_ = list.Leave(leaveTime)        // who did not hear it will notice
+		t.hangUp()                                     // seeds that do not answer
+		<-time.After(min(2*g.cfg.Interval, leaveTime)) // let the last report go out first
+		_ = list.Leave(leaveTime)                      // who did not hear it will notice
 	}
 	seeking.Wait()
 	_ = list.Shutdown()

@@ -38,6 +38,8 @@ type transport struct {
 	hosts   int             // at most in the cluster
 	ctx     context.Context // done when it is shut down
 	cancel  context.CancelFunc
+	dialing context.Context // done before that, when nobody need be reached any more
+	hangUp  context.CancelFunc
 	readers sync.WaitGroup
 }
 
@@ -53,6 +55,7 @@ func newTransport(g *Gossip, broken func(error)) *transport {
 		hosts:   g.cfg.Board.MaxHosts(),
 	}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
+	t.dialing, t.hangUp = context.WithCancel(t.ctx)
 	t.readers.Go(t.receive)
 	t.readers.Go(t.accept)
 	return t
@@ -101,7 +104,7 @@ func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Durati
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(t.ctx, timeout)
+	ctx, cancel := context.WithTimeout(t.dialing, timeout)
 	defer cancel()
 	conn, err := t.cfg.Dial(ctx, to)
 	if err != nil {
