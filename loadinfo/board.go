@@ -194,6 +194,8 @@ func (b *Board) admit(r *Report, now time.Time) error {
 func (b *Board) succeeds(old *record, r *Report, now time.Time) error {
 	was := &old.report
 	switch {
+	case r.Boot != was.Boot && now.Before(old.heard):
+		return ErrReplayed // of a former life, by a detour: its clock was ahead of the present one's
 	case r.Boot > was.Boot:
 		return nil
 	case r.Boot == was.Boot && r.Seq > was.Seq:

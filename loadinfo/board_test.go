@@ -218,6 +218,18 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// A70: a host crashes, its clock goes back, and it is heard again under its lower boot.
+// Others still tell of its former life then, and of what this board had not heard of it.
+func TestA70FormerLifeByADetour(t *testing.T) {
+	b := withSelf(t, BoardConfig{Blackout: NoBlackout}, Self{ID: "a", Services: []OwnService{{Name: "www"}}})
+	require.NoError(t, b.Receive(says("b", 5, 1, 1, 0), at(0)))
+	require.NoError(t, b.Receive(says("b", 1, 1, 1, 0), at(6*time.Second)), "its former life is down")
+	require.ErrorIs(t, b.Receive(says("b", 5, 2, 1, 0), at(time.Second)), ErrReplayed)
+	require.ErrorIs(t, b.Receive(says("b", 4, 9, 1, 0), at(time.Second)), ErrReplayed)
+	require.Equal(t, "a:up b:up", states(b, at(6*time.Second)))
+	require.NoError(t, b.Receive(says("b", 6, 1, 1, 0), at(7*time.Second)), "a later one that was made later")
+}
+
 func TestA64SameAddressNewName(t *testing.T) {
 	b := NewBoard(BoardConfig{Blackout: NoBlackout})
 	require.NoError(t, b.Receive(says("h2", 5, 1, 2, 100), at(0)))
