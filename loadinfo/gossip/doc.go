@@ -20,7 +20,8 @@
 // hosts at random. Those that it has sent the fewest times go first, the youngest
 // of them; each version is sent 8 times in a cluster of up to 9 hosts, 4 times more
 // for each factor of ten, and no more. Half of each datagram is theirs, whatever
-// news there is of members: no storm of joins and leaves starves them. A report
+// news there is of members: no storm of joins and leaves starves them, but for reports
+// longer than that half, which wait for its end. A report
 // says on its way how old it is; ages add up from hop to hop, and clocks need not
 // agree. Every half minute or so hosts exchange all that they have over TCP, in
 // pairs.

@@ -116,6 +116,7 @@ func (t *table) take(now time.Time, overhead, room, limit int) (msgs [][]byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var passed []*entry // taken off the heap, to go back
+	left := room
 	for misses := 0; misses < maxMisses && len(t.heap) > 0 && t.heap[0].sent < limit; {
 		e := heap.Pop(&t.heap).(*entry)
 		if now.Sub(e.made) > e.keep {
@@ -123,14 +124,14 @@ func (t *table) take(now time.Time, overhead, room, limit int) (msgs [][]byte) {
 			continue
 		}
 		passed = append(passed, e)
-		need := overhead + maxAge + len(e.msg)
-		if need > room {
+		switch need := overhead + maxAge + len(e.msg); {
+		case need <= left:
+			left -= need
+			e.sent++
+			msgs = append(msgs, e.encode(now, nil))
+		case need <= room:
 			misses++ // a smaller one may fit
-			continue
-		}
-		room -= need
-		e.sent++
-		msgs = append(msgs, e.encode(now, nil))
+		} // else it waits until there is less news of members, and is in nobody's way
 	}
 	for _, e := range passed {
 		heap.Push(&t.heap, e)

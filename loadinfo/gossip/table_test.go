@@ -137,3 +137,18 @@ func TestTableHas(t *testing.T) {
 	table.take(start.Add(time.Hour), 0, 1000, 1)
 	require.Empty(t, table.heard)
 }
+
+// Reports that do not fit beside the news of a storm wait until it is over, and nobody
+// else's do.
+func TestA69LargeReportsDelayThemselves(t *testing.T) {
+	table := filled(100, 60)
+	for i := range 20 {
+		table.put(&loadinfo.Report{ID: string(rune('a' + i))}, make([]byte, 1000), start.Add(time.Second), false)
+	}
+	sent := 0
+	for range 100 {
+		sent += len(table.take(start.Add(time.Second), 3, defaultMaxDatagram/2, 8))
+	}
+	require.Equal(t, 100*8, sent, "all that fit, as often as any report")
+	require.Len(t, table.take(start.Add(time.Second), 3, defaultMaxDatagram, 8), 1, "and then the large ones")
+}
