@@ -147,7 +147,7 @@ func ValidateSeed(seed string) error {
 	n, numeric := strconv.Atoi(port)
 	switch {
 	case err != nil || host == "" || port == "" || strings.ContainsFunc(seed, unicode.IsSpace):
-		return fmt.Errorf("give host:port, such as 10.0.0.2:%d or www.example.org:%d", DefaultPort, DefaultPort)
+		return errors.New("give host:port, with an address or a name and the port of its gossip")
 	case numeric == nil && (n < 1 || n > math.MaxUint16):
 		return fmt.Errorf("port %d: give one from 1 to %d", n, math.MaxUint16)
 	}
