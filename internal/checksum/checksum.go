@@ -21,16 +21,20 @@ import (
 //
 // The words are loaded in little-endian order, eight bytes at a step, and the
 // two bytes of the result are swapped at the end: a ones-complement sum does not
-// depend on byte order (RFC 1071, section 2B).
+// depend on byte order (RFC 1071, section 2B). Long runs are added up in two chains
+// of carries, each of which ends after 32 bytes, so that the processor works on
+// several at once.
 func Sum(b []byte, initial uint32) uint32 {
-	var acc, carry uint64
-	for len(b) >= 32 {
-		acc, carry = bits.Add64(acc, binary.LittleEndian.Uint64(b), carry)
-		acc, carry = bits.Add64(acc, binary.LittleEndian.Uint64(b[8:]), carry)
-		acc, carry = bits.Add64(acc, binary.LittleEndian.Uint64(b[16:]), carry)
-		acc, carry = bits.Add64(acc, binary.LittleEndian.Uint64(b[24:]), carry)
-		b = b[32:]
+	var acc, other, carries, carry uint64
+	for len(b) >= 64 {
+		acc, carry = add32(acc, b)
+		carries += carry
+		other, carry = add32(other, b[32:])
+		carries += carry
+		b = b[64:]
 	}
+	acc, carry = bits.Add64(acc, other, 0)
+	acc, carry = bits.Add64(acc, carries, carry)
 	for len(b) >= 8 {
 		acc, carry = bits.Add64(acc, binary.LittleEndian.Uint64(b), carry)
 		b = b[8:]
@@ -44,6 +48,15 @@ func Sum(b []byte, initial uint32) uint32 {
 	sum := bits.ReverseBytes16(Fold(uint32(acc)))
 	low, over := bits.Add32(initial, uint32(sum), 0)
 	return low + over
+}
+
+// add32 adds the first 32 bytes of b to acc, and returns the carry apart.
+func add32(acc uint64, b []byte) (sum, carry uint64) {
+	_ = b[31]
+	acc, carry = bits.Add64(acc, binary.LittleEndian.Uint64(b), 0)
+	acc, carry = bits.Add64(acc, binary.LittleEndian.Uint64(b[8:]), carry)
+	acc, carry = bits.Add64(acc, binary.LittleEndian.Uint64(b[16:]), carry)
+	return bits.Add64(acc, binary.LittleEndian.Uint64(b[24:]), carry)
 }
 
 // tail returns the fewer than eight bytes of b as a little-endian number.
