@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carom-dpr/carom/dpr"
+	"github.com/carom-dpr/carom/internal/nonblock"
 	"github.com/carom-dpr/carom/internal/segment"
 	"github.com/carom-dpr/carom/internal/tunnel"
 )
@@ -65,22 +66,17 @@ func (q *Queue) receive(fd uintptr) bool {
 		h.SetControllen(int(unsafe.Sizeof(r.ctls[i])))
 	}
 	r.n, r.at = 0, 0
-	for {
-		n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&r.msgs[0])),
-			receiveBatch, unix.MSG_DONTWAIT, 0, 0)
-		switch errno {
-		case 0:
-			r.n = int(n)
-			q.u.count.receiveCalls.Add(1)
-			return true
-		case unix.EINTR:
-		case unix.EAGAIN:
-			return !r.wait
-		default:
-			r.err = errno
-			return true
-		}
+	n, errno := nonblock.Recvmmsg(fd, r.msgs[:])
+	switch errno {
+	case 0:
+		r.n = n
+		q.u.count.receiveCalls.Add(1)
+	case unix.EAGAIN:
+		return !r.wait
+	default:
+		r.err = errno
 	}
+	return true
 }
 
 // deliver moves inner packets to pkts, joined where they may be, until one is

@@ -42,7 +42,7 @@ type sender struct {
 	// Of a flush.
 	at   int // the message to send next
 	sent int // packets whose last segment went out
-	one  unix.Mmsghdr
+	one  [1]unix.Mmsghdr
 }
 
 // message describes one message: a run of datagrams of one length, of which the

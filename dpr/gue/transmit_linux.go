@@ -4,6 +4,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/carom-dpr/carom/internal/nonblock"
 )
 
 // prepare writes the kernel's form of a message whose datagrams are all there.
@@ -39,10 +41,10 @@ func (s *sender) part(m *message) (length, iovs int) {
 	for want := min(m.size, m.left); length < want; iovs++ {
 		length += int(s.iovs[m.iov+iovs].Len)
 	}
-	s.one.Hdr = s.msgs[s.at].Hdr
-	s.one.Hdr.Iov = &s.iovs[m.iov]
-	s.one.Hdr.SetIovlen(iovs)
-	s.one.Hdr.SetControllen(m.tosLen)
+	s.one[0].Hdr = s.msgs[s.at].Hdr
+	s.one[0].Hdr.Iov = &s.iovs[m.iov]
+	s.one[0].Hdr.SetIovlen(iovs)
+	s.one[0].Hdr.SetControllen(m.tosLen)
 	return length, iovs
 }
 
@@ -53,24 +55,21 @@ func (q *Queue) transmit(fd uintptr) bool {
 		m := &s.meta[s.at]
 		if m.parts > 1 && (m.apart || q.u.noGSO.Load()) {
 			length, iovs := s.part(m)
-			_, errno := q.sendmmsg(fd, &s.one, 1)
+			_, errno := q.sendmmsg(fd, s.one[:])
 			if errno == unix.EAGAIN {
 				return false
 			}
-			if errno != unix.EINTR {
-				m.iov, m.left = m.iov+iovs, m.left-length
-				q.done(m, 1, m.left == 0, errno)
-			}
+			m.iov, m.left = m.iov+iovs, m.left-length
+			q.done(m, 1, m.left == 0, errno)
 			continue
 		}
-		n, errno := q.sendmmsg(fd, &s.msgs[s.at], s.nMsg-s.at)
+		n, errno := q.sendmmsg(fd, s.msgs[s.at:s.nMsg])
 		switch {
 		case errno == 0:
 			for range n {
 				m := &s.meta[s.at]
 				q.done(m, m.parts, true, 0)
 			}
-		case errno == unix.EINTR:
 		case errno == unix.EAGAIN:
 			return false
 		case m.parts > 1 && refusesGSO(errno):
@@ -120,9 +119,7 @@ func (u *Uplink) fallBack(errno unix.Errno) {
 
 // sendmmsg sends messages and returns how many went out, at least one if there is
 // no error.
-func (q *Queue) sendmmsg(fd uintptr, msgs *unix.Mmsghdr, n int) (int, unix.Errno) {
+func (q *Queue) sendmmsg(fd uintptr, msgs []unix.Mmsghdr) (int, unix.Errno) {
 	q.u.count.sendCalls.Add(1)
-	sent, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(msgs)), uintptr(n),
-		unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
-	return int(sent), errno
+	return nonblock.Sendmmsg(fd, msgs)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/carom-dpr/carom/dpr"
 	"github.com/carom-dpr/carom/internal/header"
+	"github.com/carom-dpr/carom/internal/nonblock"
 	"github.com/carom-dpr/carom/internal/segment"
 	"github.com/carom-dpr/carom/internal/tunnel"
 )
@@ -150,14 +151,12 @@ func (b *rawBatch) tell() {
 // is to be told of a packet that is too big.
 func (b *rawBatch) transmit(fd uintptr) bool {
 	for b.at < b.n && b.refused == nil {
-		n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&b.msgs[b.at])), uintptr(b.n-b.at),
-			unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+		n, errno := nonblock.Sendmmsg(fd, b.msgs[b.at:b.n])
 		switch errno {
 		case 0:
 			for range n {
 				b.done(true)
 			}
-		case unix.EINTR:
 		case unix.EAGAIN:
 			return false
 		case unix.EMSGSIZE:

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carom-dpr/carom/dpr"
+	"github.com/carom-dpr/carom/internal/nonblock"
 	"github.com/carom-dpr/carom/internal/segment"
 	"github.com/carom-dpr/carom/internal/tunnel"
 )
@@ -97,21 +98,16 @@ func (q *Queue) receive(fd uintptr) bool {
 		h.SetControllen(int(unsafe.Sizeof(q.ctls[i])))
 	}
 	q.n, q.at = 0, 0
-	for {
-		n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&q.msgs[0])),
-			receiveBatch, unix.MSG_DONTWAIT, 0, 0)
-		switch errno {
-		case 0:
-			q.n = int(n)
-			return true
-		case unix.EINTR:
-		case unix.EAGAIN:
-			return false
-		default:
-			q.errno = errno
-			return true
-		}
+	n, errno := nonblock.Recvmmsg(fd, q.msgs[:])
+	switch errno {
+	case 0:
+		q.n = n
+	case unix.EAGAIN:
+		return false
+	default:
+		q.errno = errno
 	}
+	return true
 }
 
 // deliver moves inner packets to pkts, joined where they may be, until one is full or

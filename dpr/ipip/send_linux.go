@@ -7,6 +7,7 @@ import (
 
 	"github.com/carom-dpr/carom/dpr"
 	"github.com/carom-dpr/carom/internal/header"
+	"github.com/carom-dpr/carom/internal/nonblock"
 	"github.com/carom-dpr/carom/internal/segment"
 	"github.com/carom-dpr/carom/internal/tunnel"
 )
@@ -118,13 +119,11 @@ func (u *Uplink) flushAll() error {
 func (u *Uplink) transmit(fd uintptr) bool {
 	s := &u.out
 	for s.at < s.n {
-		n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&s.msgs[s.at])), uintptr(s.n-s.at),
-			unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+		n, errno := nonblock.Sendmmsg(fd, s.msgs[s.at:s.n])
 		switch errno {
 		case 0:
 			u.count.sent.Add(uint64(n))
-			s.at += int(n)
-		case unix.EINTR:
+			s.at += n
 		case unix.EAGAIN:
 			return false
 		case unix.EMSGSIZE:

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carom-dpr/carom/dpr"
+	"github.com/carom-dpr/carom/internal/nonblock"
 )
 
 const device = "/dev/net/tun"
@@ -19,7 +20,7 @@ func Open(cfg Config) (*Interface, error) {
 	if err != nil {
 		return nil, err
 	}
-	of := &offloads{name: cfg.Name, log: cfg.Log, write: unix.Write}
+	of := &offloads{name: cfg.Name, log: cfg.Log, write: nonblock.Write}
 	i := &Interface{}
 	for range cfg.Queues {
 		q, err := openQueue(cfg, of)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carom-dpr/carom/dpr"
+	"github.com/carom-dpr/carom/internal/nonblock"
 	"github.com/carom-dpr/carom/internal/segment"
 )
 
@@ -42,7 +43,7 @@ type offloads struct {
 	name    string
 	log     *slog.Logger
 	refused atomic.Uint32 // a bit for each dpr.GSOType that Write must finish itself
-	write   func(fd int, b []byte) (int, error)
+	write   func(fd uintptr, b []byte) (int, unix.Errno)
 }
 
 const allTypes = 1<<dpr.GSONone | 1<<dpr.GSOTCP4 | 1<<dpr.GSOTCP6 | 1<<dpr.GSOUDP
@@ -137,13 +138,12 @@ func (q *Queue) fault(op string, err error) error {
 func (q *Queue) fillFrom(fd uintptr) bool {
 	for q.inCount < len(q.in) {
 		p := &q.in[q.inCount]
-		n, err := unix.Read(int(fd), p.Buf[dpr.Headroom-vnetLen:])
+		n, errno := nonblock.Read(fd, p.Buf[dpr.Headroom-vnetLen:])
 		switch {
-		case err == unix.EINTR:
-		case err == unix.EAGAIN:
+		case errno == unix.EAGAIN:
 			return q.inCount > 0
-		case err != nil:
-			q.inErr = err
+		case errno != 0:
+			q.inErr = errno
 			return true
 		case q.accept(p, n-vnetLen):
 			q.inCount++
@@ -201,14 +201,13 @@ func (q *Queue) drainTo(fd uintptr) bool {
 		}
 		b := p.Buf[p.Off-vnetLen : p.Off+p.Len]
 		putVnet(b, p.Bytes(), p.GSO)
-		switch _, err := q.of.write(int(fd), b); err {
-		case nil:
+		switch _, errno := q.of.write(fd, b); errno {
+		case 0:
 			q.written(p)
-		case unix.EINTR:
 		case unix.EAGAIN:
 			return false
 		case unix.EBADFD, unix.EFAULT, unix.EIO:
-			w.err = err
+			w.err = errno
 			return true
 		case unix.EINVAL:
 			if p.GSO != (dpr.GSO{}) {

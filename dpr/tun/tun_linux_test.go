@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carom-dpr/carom/dpr"
+	"github.com/carom-dpr/carom/internal/nonblock"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -385,7 +386,7 @@ func fake(t *testing.T, log *slog.Logger) (*Queue, int) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
 	require.NoError(t, unix.SetsockoptInt(fds[0], unix.SOL_SOCKET, unix.SO_SNDBUF, 1<<20))
-	q, err := newQueue(fds[0], &offloads{name: "fake0", log: log, write: unix.Write})
+	q, err := newQueue(fds[0], &offloads{name: "fake0", log: log, write: nonblock.Write})
 	require.NoError(t, err)
 	t.Cleanup(func() { q.Close(); unix.Close(fds[1]) })
 	return q, fds[1]
@@ -432,12 +433,12 @@ func TestRefusedOffload(t *testing.T) {
 	var log strings.Builder
 	q, far := fake(t, slog.New(slog.NewTextHandler(&log, nil)))
 	refusals := 0
-	q.of.write = func(fd int, b []byte) (int, error) {
+	q.of.write = func(fd uintptr, b []byte) (int, unix.Errno) {
 		if b[1] != vnetGSONone {
 			refusals++
 			return 0, unix.EINVAL
 		}
-		return unix.Write(fd, b)
+		return nonblock.Write(fd, b)
 	}
 	for range 2 {
 		n, err := q.Write([]dpr.Packet{packet(udpDatagram(5), dpr.GSO{}), udpSuper(2500, 1000), udpSuper(900, 1000)})
@@ -459,11 +460,11 @@ func TestRefusedOffload(t *testing.T) {
 // A refused super-frame of UDP is no reason to cut those of TCP.
 func TestRefusedUDPLeavesTCP(t *testing.T) {
 	q, far := fake(t, slog.New(slog.DiscardHandler))
-	q.of.write = func(fd int, b []byte) (int, error) {
+	q.of.write = func(fd uintptr, b []byte) (int, unix.Errno) {
 		if b[1] == vnetGSOUDP {
 			return 0, unix.EINVAL
 		}
-		return unix.Write(fd, b)
+		return nonblock.Write(fd, b)
 	}
 	tcp := udpSuper(2500, 1000)
 	tcp.GSO.Type = dpr.GSOTCP4
@@ -480,12 +481,12 @@ func TestWriteDropsAndCounts(t *testing.T) {
 	headless.Off = vnetLen - 1
 	bad := udpSuper(2500, 1000)
 	bad.GSO.CsumStart = 60000
-	refuse := map[int]error{vnetLen + 34: unix.EINVAL, vnetLen + 35: unix.ENOBUFS}
-	q.of.write = func(fd int, b []byte) (int, error) {
-		if err := refuse[len(b)]; err != nil {
-			return 0, err
+	refuse := map[int]unix.Errno{vnetLen + 34: unix.EINVAL, vnetLen + 35: unix.ENOBUFS}
+	q.of.write = func(fd uintptr, b []byte) (int, unix.Errno) {
+		if errno := refuse[len(b)]; errno != 0 {
+			return 0, errno
 		}
-		return unix.Write(fd, b)
+		return nonblock.Write(fd, b)
 	}
 	q.of.refused.Store(allTypes)
 	n, err := q.Write([]dpr.Packet{
