@@ -120,6 +120,9 @@ func TestOtherCluster(t *testing.T) {
 		require.Contains(t, a.log.String(), "10.0.0.2")
 		require.Contains(t, a.log.String(), "10.0.0.3")
 		require.NotZero(t, a.g.Stats().Malformed)
+		require.Contains(t, b.log.String(), "a seed does not answer")
+		require.NotContains(t, b.log.String(), `\n`, "in one line")
+		require.Contains(t, b.log.String(), "its log says why")
 		stopAll(a, b, c)
 	})
 }

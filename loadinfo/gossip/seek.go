@@ -2,6 +2,7 @@ package gossip
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"math/rand/v2"
 	"net"
@@ -100,6 +101,9 @@ func (g *Gossip) join(ctx context.Context, list *memberlist.Memberlist) {
 	for _, a := range seeds {
 		trying.Go(func() {
 			if _, err := list.Join([]string{a.String()}); err != nil && ctx.Err() == nil {
+				if first := errors.Unwrap(err); first != nil {
+					err = first // of a list with one, in several lines
+				}
 				g.warn("join "+a.String(), "gossip: a seed does not answer; it is tried again", "addr", a, "err", err)
 			}
 		})

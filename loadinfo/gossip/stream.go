@@ -57,8 +57,13 @@ func (s *stream) take() {
 		s.in.Reset(m.taken)
 	case len(m.taken) > 0: // somebody said something
 		s.t.refused(s.err, s.RemoteAddr().String())
+	default:
+		s.err = errNoWord
 	}
 }
+
+// errNoWord tells where to look: a host does not say to others why it hangs up.
+var errNoWord = errors.New("gossip: no word came; if the host there refuses this one, its log says why")
 
 func (s *stream) Close() error {
 	defer s.release()
