@@ -118,9 +118,9 @@ func (e *Engine) removed(entry *flowtable.Entry, _ flowtable.Cause) {
 	}
 }
 
-// Tick forgets flows that were idle for too long, at most 32,768 at a time, which
+// Tick forgets flows that were idle for too long, at most 65,536 at a time, which
 // takes a few milliseconds, drops fragments that waited in vain, and brings counts
-// up to date. Call it about five times a second.
+// up to date. Call it about four times a second.
 func (e *Engine) Tick(now time.Time) {
 	e.ticked.Store(int64(e.since(now)))
 	e.table.Expire(e.millis(now), maxExpire)
@@ -132,7 +132,7 @@ func (e *Engine) Tick(now time.Time) {
 	}
 }
 
-// maxExpire keeps up with 300,000 new flows a second at five ticks a second.
+// maxExpire keeps up with 250,000 new flows a second at four ticks a second.
 const maxExpire = 1 << 16
 
 // Clock returns the time on the clock of Pick's now: lb.Snapshot.Taken of a snapshot

@@ -28,7 +28,7 @@ type Router struct {
 	// be safe for concurrent use, and take super-frames and partial checksums. Nil
 	// drops them.
 	Replies Writer
-	// Beat, if not nil, is called five times a second as long as the
+	// Beat, if not nil, is called four times a second as long as the
 	// router works, for whoever must know that it does.
 	Beat func(now time.Time)
 	// BatchSize is how many packets are read at once. Default 64.

@@ -2,7 +2,6 @@ package loadinfo
 
 import (
 	"context"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -33,13 +32,13 @@ const (
 )
 
 // Announce calls send with this host's report whenever one is due: once per
-// period, give or take a tenth, so that hosts do not fall into step, and when much
-// has changed since the last, but least apart. A change after a time without any is
-// noticed within half a period. It asks pace for both before each,
-// since they may depend on how many hosts there are. It calls Tick meanwhile. When
-// the context is done it calls send once more, to say that the host drains, so
-// that peers need not wait for its silence, and returns. It is what a Transport's
-// Run is made of.
+// period, give or take a tenth, together with the process's other periodic work if
+// that can be, and when much has changed since the last, but least apart. A change
+// after a time without any is noticed within half a period. It asks pace for both
+// before each, since they may depend on how many hosts there are. It calls Tick
+// meanwhile. When the context is done it calls send once more, to say that the host
+// drains, so that peers need not wait for its silence, and returns. It is what a
+// Transport's Run is made of.
 func (b *Board) Announce(ctx context.Context, pace func() (period, least time.Duration), send func(r *Report)) {
 	wake := time.NewTimer(0)
 	defer wake.Stop()
@@ -60,7 +59,7 @@ func (b *Board) Announce(ctx context.Context, pace func() (period, least time.Du
 					send(&r)
 					last = r
 				}
-				due = now.Add(jitter(period))
+				due = now.Add(next(now, period))
 			}
 			// An idle host that looked at its counts every time would do little else.
 			rest = min(2*rest, period/2)
@@ -82,9 +81,12 @@ func (b *Board) farewell(send func(r *Report)) {
 	}
 }
 
-// jitter varies d by a tenth either way.
-func jitter(d time.Duration) time.Duration {
-	return d - d/10 + rand.N(d/5+1)
+// next returns how long after now the next report is due: a period, give or take a tenth,
+// at a beat if one falls there, else nearer to where one will. Beats differ between
+// processes, so hosts do not fall into step.
+func next(now time.Time, period time.Duration) time.Duration {
+	tenth := period / 10
+	return max(beat.Wait(now, period+tenth), period-tenth)
 }
 
 // largeChange says whether peers should hear of the change from was to is before

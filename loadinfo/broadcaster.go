@@ -39,8 +39,8 @@ type BroadcasterConfig struct {
 	// multicast group, peers one by one, or several of these. A peer that hears a
 	// report twice takes it once. Required.
 	To []netip.AddrPort
-	// Period is the time between two reports, give or take a tenth, so that hosts
-	// do not fall into step; 0 means DefaultPeriod.
+	// Period is the time between two reports, give or take a tenth; 0 means
+	// DefaultPeriod.
 	Period time.Duration
 	// MinInterval is the shortest time between two reports, when much changes; 0
 	// means DefaultMinInterval.

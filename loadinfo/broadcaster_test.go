@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/carom-dpr/carom/internal/beat"
 )
 
 func TestBroadcast(t *testing.T) {
@@ -73,23 +76,51 @@ func sent(n *network) func() []time.Time {
 	}
 }
 
-func TestPeriodHasJitter(t *testing.T) {
+func TestPeriodIsKeptWithinATenth(t *testing.T) {
+	for _, period := range []time.Duration{100 * time.Millisecond, 400 * time.Millisecond, DefaultPeriod, 3 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork()
+			times := sent(n)
+			h := run(t, n, 1, func(c *BroadcasterConfig) { c.Period = period })
+			pass(10 * time.Minute)
+			list := times()
+			for i := 1; i < len(list); i++ {
+				require.InDelta(t, period, list[i].Sub(list[i-1]), float64(period/10))
+			}
+			require.InEpsilon(t, 10*time.Minute/period, len(list), 0.12)
+			h.stop()
+		})
+	}
+}
+
+// Each time that a process wakes costs: an idle host's reports are sent when it wakes
+// anyway.
+func TestIdleHostWakesAtBeatsOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		times := sent(n)
-		h := run(t, n, 1, nil)
-		pass(10 * time.Minute)
-		list := times()
-		least, most := time.Hour, time.Duration(0)
-		for i := 1; i < len(list); i++ {
-			gap := list[i].Sub(list[i-1])
-			least, most = min(least, gap), max(most, gap)
+		board := withSelf(t, BoardConfig{}, Self{ID: "h1", Node: node(1), Services: []OwnService{{Name: "www"}}})
+		ctx, cancel := context.WithCancel(t.Context())
+		var woke, sent []time.Time
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			pace := func() (time.Duration, time.Duration) {
+				woke = append(woke, time.Now())
+				return DefaultPeriod, DefaultMinInterval
+			}
+			board.Announce(ctx, pace, func(*Report) { sent = append(sent, time.Now()) })
+		})
+		pass(time.Minute)
+		cancel()
+		wg.Wait()
+		quiet := sent[0].Add(5 * time.Second)
+		early := func(at time.Time) bool { return at.Before(quiet) }
+		woke, sent = slices.DeleteFunc(woke, early), slices.DeleteFunc(sent[:len(sent)-1], early) // the last is the farewell
+		for _, at := range woke {
+			require.Zero(t, at.Sub(woke[0])%beat.Period)
 		}
-		require.GreaterOrEqual(t, least, 450*time.Millisecond)
-		require.LessOrEqual(t, most, 550*time.Millisecond)
-		require.Greater(t, most-least, 50*time.Millisecond, "hosts do not fall into step")
-		require.InDelta(t, 1200, len(list), 24)
-		h.stop()
+		for i, at := range sent[1:] {
+			require.Equal(t, DefaultPeriod, at.Sub(sent[i]))
+		}
+		require.Greater(t, len(sent), 100)
 	})
 }
 

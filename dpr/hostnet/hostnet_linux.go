@@ -73,7 +73,7 @@ func (n *Net) steps() []func() error {
 }
 
 // Beat tells the capture program that the engine's router works. It must be called
-// by the router's own loop, at least every 100 ms also when there is nothing to
+// by the router's own loop, at least every 250 ms also when there is nothing to
 // do: after 500 ms without, new connections and datagrams stay with the kernel,
 // after 10 s everything does. It costs one store to memory, and does nothing after
 // Close.

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// Period is the time between two beats.
-const Period = 200 * time.Millisecond
+// Period is the time between two beats: two of them make a default report period, and
+// are what a capture program waits before it takes a router for silent.
+const Period = 250 * time.Millisecond
 
 // phase differs between processes, so that hosts whose clocks agree do not work in step.
 var phase = rand.N(Period)

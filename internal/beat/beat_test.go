@@ -14,15 +14,15 @@ func TestWait(t *testing.T) {
 		{0, Period, Period},
 		{1, Period, Period - 1},
 		{Period - 1, Period, 1},
-		{0, 250 * ms, Period},
-		{100 * ms, 250 * ms, 100 * ms},
-		{199 * ms, 250 * ms, 201 * ms},
+		{0, 300 * ms, Period},
+		{100 * ms, 300 * ms, 150 * ms},
+		{249 * ms, 300 * ms, 251 * ms},
 		{0, time.Second, time.Second},
 		{30 * ms, time.Second, 970 * ms},
 		{0, 50 * ms, 50 * ms},
-		{150 * ms, 50 * ms, 50 * ms},
-		{149 * ms, 50 * ms, 50 * ms},
-		{160 * ms, 50 * ms, 40 * ms},
+		{200 * ms, 50 * ms, 50 * ms},
+		{199 * ms, 50 * ms, 50 * ms},
+		{210 * ms, 50 * ms, 40 * ms},
 	} {
 		require.Equal(t, tt.want, Wait(beat.Add(tt.since), tt.d), "%v after a beat, at most %v", tt.since, tt.d)
 	}

@@ -34,7 +34,8 @@ func TestCost(t *testing.T) {
 				var measured rates
 				measured, length = measureCost(t, n)
 				computed := expectedCost(n, length)
-				require.InEpsilon(t, computed.packets, measured.packets, 0.1)
+				// Hosts of one process report at the same beats, so some rounds have nothing to tell.
+				require.InEpsilon(t, computed.packets, measured.packets, 0.15)
 				require.InEpsilon(t, computed.bytes, measured.bytes, 0.3)
 				measured.print(w, "measured", n)
 			})
