@@ -46,17 +46,22 @@ func runLab(ctx context.Context, o *options) (r *report, err error) {
 	}
 	l.derive()
 	l.report.Targets = labTargets(l.main, l.aside)
-	if o.only != "" || o.forwarders != "" {
+	if o.only != "" || len(o.forwarders) > 0 {
 		l.report.Targets = slices.DeleteFunc(l.report.Targets, func(t target) bool { return !t.Known })
 	}
 	return l.report, nil
 }
 
-// build makes a world for each forwarder that this machine has.
+// build makes a world for each forwarder that is wanted and that this machine has.
 func (l *labRun) build() error {
+	for _, name := range l.o.forwarders {
+		if !slices.ContainsFunc(forwarders, func(f forwarder) bool { return f.name == name }) {
+			return fmt.Errorf("there is no forwarder %q", name)
+		}
+	}
 	for i := range forwarders {
 		f := &forwarders[i]
-		if !wants(l.o.forwarders, f.name) || f.aside && !wants(l.o.only, "flood") {
+		if len(l.o.forwarders) > 0 && !slices.Contains(l.o.forwarders, f.name) || f.aside && !wants(l.o.only, "flood") {
 			continue
 		}
 		if f.missing != nil {
@@ -93,7 +98,7 @@ func (l *labRun) choose() {
 
 func (l *labRun) tables() {
 	l.report.Notes = append(l.report.Notes,
-		fmt.Sprintf("%d rounds of %v s each, every other one in the opposite order; medians. %d connections carry a transfer, %d are wrk's.",
+		fmt.Sprintf("%d rounds of %v s each, every other one in the opposite order; medians, and ratios in targets are medians of the rounds' ratios. %d connections carry a transfer, %d are wrk's.",
 			l.o.rounds, l.o.seconds, streams, wrkConnections),
 		"CPU is what the whole machine did meanwhile by /proc/stat, interrupts, client and server included: nothing else runs.",
 		"Client, entry host and server share the machine's cores. Every connection is redirected, but for “"+caromLocal+"”.")

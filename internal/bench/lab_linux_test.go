@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 func TestLabMeasuresAndLeavesNothing(t *testing.T) {
 	lab.Require(t)
 	t.Setenv("TMPDIR", t.TempDir())
-	o := &options{rounds: 2, seconds: 0.1, only: "upload,download1g,latency,udp", forwarders: direct + "," + carom}
+	o := &options{rounds: 2, seconds: 0.1, only: "upload,download1g,latency,udp", forwarders: []string{direct, carom}}
 	r, err := runLab(t.Context(), o)
 	require.NoError(t, err)
 	require.Empty(t, r.Failures)
@@ -48,8 +48,14 @@ func TestLabStopsWhenInterrupted(t *testing.T) {
 	lab.Require(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := runLab(ctx, &options{rounds: 1, seconds: 0.1, forwarders: direct})
+	_, err := runLab(ctx, &options{rounds: 1, seconds: 0.1, forwarders: []string{direct}})
 	require.ErrorIs(t, err, context.Canceled)
+}
+
+func TestLabRefusesAnUnknownForwarder(t *testing.T) {
+	lab.Require(t)
+	_, err := runLab(t.Context(), &options{rounds: 1, seconds: 0.1, forwarders: []string{direct, "carom,local"}})
+	require.ErrorContains(t, err, `no forwarder "carom,local"`)
 }
 
 func TestParseWrk(t *testing.T) {

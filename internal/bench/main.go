@@ -30,7 +30,8 @@ type options struct {
 	rounds           int
 	seconds          float64
 	idle             time.Duration
-	only, forwarders string
+	only             string
+	forwarders       []string
 	connections      int
 	json, doc        string
 }
@@ -44,7 +45,10 @@ func parseOptions() *options {
 	flag.Float64Var(&o.seconds, "seconds", 3, "how long each measurement of the lab takes")
 	flag.DurationVar(&o.idle, "idle", time.Minute, "how long the lab watches an idle router")
 	flag.StringVar(&o.only, "only", "", "measure only these, comma-separated: upload, download, upload1g, download1g, udp, http, conn, latency, memory, idle, flood")
-	flag.StringVar(&o.forwarders, "forwarders", "", "measure the lab with these only, comma-separated")
+	flag.Func("forwarder", "measure the lab with this one only, a column's name; may be repeated", func(name string) error {
+		o.forwarders = append(o.forwarders, name)
+		return nil
+	})
 	flag.IntVar(&o.connections, "connections", 10_000_000, "number of connections of the soak")
 	flag.StringVar(&o.json, "json", "", "write the report as JSON to this file")
 	flag.StringVar(&o.doc, "doc", "", "write the report into its section of this document")

@@ -61,18 +61,30 @@ func (t *table) add(row, column string, value float64) {
 	t.Samples[r][c] = append(t.Samples[r][c], value)
 }
 
-// median returns the median of the samples there, or NaN if there are none.
-func (t *table) median(row, column string) float64 {
+// samples returns those of a row and a column, none if there is no such.
+func (t *table) samples(row, column string) samples {
 	r, c := slices.Index(t.Rows, row), slices.Index(t.Columns, column)
 	if r < 0 || c < 0 {
-		return math.NaN()
+		return nil
 	}
-	return t.Samples[r][c].median()
+	return t.Samples[r][c]
 }
 
-// ratio returns the median of one column over that of another, NaN if there is none.
+// median returns the median of the samples there, or NaN if there are none.
+func (t *table) median(row, column string) float64 { return t.samples(row, column).median() }
+
+// ratio returns the median of one column over another in each round, since a machine
+// that is slower for a while is so for both; NaN if either lacks a round.
 func (t *table) ratio(row, column, over string) float64 {
-	return t.median(row, column) / t.median(row, over)
+	is, base := t.samples(row, column), t.samples(row, over)
+	if len(is) != len(base) {
+		return math.NaN()
+	}
+	ratios := make(samples, len(is))
+	for i := range is {
+		ratios[i] = is[i] / base[i]
+	}
+	return ratios.median()
 }
 
 func (s samples) median() float64 {

@@ -35,15 +35,25 @@ func TestTargets(t *testing.T) {
 	}
 }
 
+// A machine that slows down from round to round does not show in a ratio.
+func TestRatioIsOfRounds(t *testing.T) {
+	tab := newTable("t", []string{"upload", "download", "echo"}, []string{"µ", "b"})
+	for i, v := range []float64{8, 4, 2} {
+		tab.add("upload", "µ", v)
+		tab.add("upload", "b", v/[]float64{1, 2, 8}[i])
+	}
+	tab.add("echo", "b", 1)
+	require.Equal(t, 2.0, tab.ratio("upload", "µ", "b"))
+	require.True(t, math.IsNaN(tab.ratio("download", "µ", "b")), "no samples")
+	require.True(t, math.IsNaN(tab.ratio("upload", "µ", "no such")))
+	require.True(t, math.IsNaN(tab.ratio("echo", "µ", "b")), "a round is missing")
+}
+
 func TestReportGoesIntoItsSection(t *testing.T) {
 	tab := newTable("t", []string{"upload", "download"}, []string{"µ", "b"})
 	tab.add("upload", "µ", 1)
 	tab.add("upload", "µ", 3)
 	tab.add("upload", "b", 8)
-	require.Equal(t, 0.25, tab.ratio("upload", "µ", "b"))
-	require.True(t, math.IsNaN(tab.ratio("download", "µ", "b")))
-	require.True(t, math.IsNaN(tab.ratio("upload", "µ", "no such")))
-
 	r := &report{Name: "lab", Command: "c", Time: "now", Tables: []*table{tab}, Targets: []target{atLeast("x", 2, 1)}}
 	doc, err := r.into([]byte("a\n<!-- lab: begin -->\nold\n<!-- lab: end -->\nz\n"))
 	require.NoError(t, err)

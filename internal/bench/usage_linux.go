@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // ticksPerSecond is USER_HZ, the unit of CPU times in /proc: 100 on every Linux
@@ -63,22 +65,17 @@ func tree(children []*child) (pids []int) {
 	return pids
 }
 
-// processCPU returns the processor time of processes, in seconds.
+// processCPU returns the processor time of processes, in seconds. It is the scheduler's
+// own: /proc/PID/stat cuts it to ticks, which is as much as an idle process needs in a
+// second or two.
 func processCPU(pids []int) (total float64, err error) {
+	const scheduler = 2 // CPUCLOCK_SCHED of the kernel's posix-timers.h
 	for _, pid := range pids {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil {
-			return 0, err
+		var t unix.Timespec
+		if err := unix.ClockGettime(int32(^pid<<3|scheduler), &t); err != nil {
+			return 0, fmt.Errorf("processor time of %d: %w", pid, err)
 		}
-		// The name, in parentheses, may contain anything.
-		fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-		for _, f := range fields[11:13] { // utime and stime
-			n, err := strconv.ParseUint(f, 10, 64)
-			if err != nil {
-				return 0, err
-			}
-			total += float64(n) / ticksPerSecond
-		}
+		total += float64(t.Nano()) / 1e9
 	}
 	return total, nil
 }
