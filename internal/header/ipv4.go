@@ -93,10 +93,11 @@ func (h IPv4) ChecksumOK() bool {
 // DecrementTTL lowers the hop limit by one and updates the checksum. The hop
 // limit must not be 0.
 func (h IPv4) DecrementTTL() {
-	old := be.Uint16(h[8:])
-	fresh := old - 1<<8 // written whole: a load that spans a narrower store waits for it
-	be.PutUint16(h[8:], fresh)
-	h.SetChecksum(checksum.Update16(h.Checksum(), old, fresh))
+	b := (*[12]byte)(h)
+	b[8]--
+	// Equation 3 of RFC 1624, in which ~m + m' is the same whatever m is.
+	sum := uint32(^be.Uint16(b[10:])) + 0xfeff
+	be.PutUint16(b[10:], ^uint16(sum+sum>>16))
 }
 
 // IPv4Fields is what [PutIPv4] writes.
