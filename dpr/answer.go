@@ -15,7 +15,7 @@ import (
 
 // answer decides about a packet that is for no service, and may come from one.
 func (b *batch) answer(p *Packet, j *job) {
-	h := &j.hdr
+	h := j.hdr
 	s, addr := b.view.lookup(Proto(h.Proto), &h.Src, h.SrcPort)
 	switch {
 	case s == nil:
@@ -72,13 +72,13 @@ func (b *batch) clamp(p *Packet, h *header.Packet, s *service) {
 func (b *batch) toClient(p *Packet, j *job, shard *flowtable.Shard, entry *flowtable.Entry) {
 	switch {
 	case entry != nil && PeerID(entry.Peer) == p.Peer:
-		b.trackServer(shard, entry, &j.hdr)
-	case entry == nil && b.wasFull() && b.stateless(j.service, b.flow(turned(&j.hdr))) == p.Peer:
+		b.trackServer(shard, entry, j.hdr)
+	case entry == nil && b.wasFull() && b.stateless(j.service, b.flow(turned(j.hdr))) == p.Peer:
 	default:
 		b.drop(p, Unsolicited)
 		return
 	}
-	b.transmit(p, &j.hdr)
+	b.transmit(p, j.hdr)
 }
 
 // turned returns the ends of a packet's flow as its other end writes them.
@@ -133,7 +133,7 @@ func (v *view) arrives(h *header.Packet, from PeerID) bool {
 // with or without ports, and reports whether it was one. What this host's own kernel
 // sends from a peer's address goes to that peer.
 func (b *batch) answerFragment(p *Packet, j *job) bool {
-	h := &j.hdr
+	h := j.hdr
 	from, ok := b.view.dialled(&h.Src)
 	switch {
 	case !ok || p.Peer == 0 && b.view.owner[from] == 0 || b.view.arrives(h, p.Peer):
@@ -153,14 +153,14 @@ func (b *batch) answerFragment(p *Packet, j *job) bool {
 func (b *batch) aboutClient(p *Packet, j *job, quote *header.Packet) {
 	s, addr := b.view.lookup(Proto(quote.Proto), &quote.Dst, quote.DstPort)
 	switch {
-	case s == nil || j.hdr.Src != quote.Dst || j.hdr.Dst != quote.Src || b.view.arrives(&j.hdr, p.Peer):
+	case s == nil || j.hdr.Src != quote.Dst || j.hdr.Dst != quote.Src || b.view.arrives(j.hdr, p.Peer):
 		b.notOurs(p)
 	case p.Peer == 0 && b.view.owner[addr] != 0:
 		b.toEntry(p, j, b.view.owner[addr])
 	case p.Peer == 0:
 		b.notOurs(p)
 	case b.owner(s, addr, quote).peer == p.Peer:
-		b.transmit(p, &j.hdr)
+		b.transmit(p, j.hdr)
 	default:
 		b.drop(p, Unsolicited)
 	}
@@ -172,7 +172,7 @@ func (b *batch) aboutClient(p *Packet, j *job, quote *header.Packet) {
 func (e *Engine) TooBig(p *Packet, mtu int, now time.Time) bool {
 	b := e.start(now)
 	defer e.finish(b)
-	h, from := &b.jobs[0].hdr, p.Peer
+	h, from := b.jobs[0].hdr, p.Peer
 	if h.Parse(p.Bytes()) != header.OK {
 		return false
 	}

@@ -167,6 +167,7 @@ func (e *Engine) Process(pkts []Packet, now time.Time) {
 func (e *Engine) start(now time.Time) *batch {
 	b := e.jobs.Get().(*batch)
 	b.view, b.now, b.millis = e.view.Load(), e.since(now), e.millis(now)
+	b.last = dialled{}
 	return b
 }
 
@@ -187,33 +188,42 @@ type batch struct {
 	now    time.Duration
 	millis uint32
 	count  [numCounters]uint32
+	last   dialled
 	jobs   [maxBatch]job
+	hdrs   [maxBatch]header.Packet // of the jobs
 	hashes [maxBatch]uint64
 	lanes  []lane   // by shard of the flow table
 	busy   []uint16 // the shards whose lanes are not empty
 }
 
-// A job is a packet between its passes.
+// A job is a packet between its passes. It fills little more than a cache line.
 type job struct {
-	hdr     header.Packet
-	parsed  bool
-	service *service // nil: the verdict is there already
-	answers bool     // the packet is the server's
-	key     flowtable.Key
-	hash    uint64
-	next    uint8 // of the jobs of one shard, plus 1
-	way     way   // of a translated flow
+	key       flowtable.Key
+	hash      uint64
+	service   *service // nil: the verdict is there already
+	hdr       *header.Packet
+	seq       uint32 // of a predicted packet
+	payload   uint16 // of a predicted packet, in bytes
+	predicted bool   // hdr is not filled in
+	parsed    bool
+	answers   bool  // the packet is the server's
+	next      uint8 // of the jobs of one shard, plus 1
+	way       way   // of a translated flow
 }
 
 // A lane queues the jobs of one shard: the numbers of its first and last job, plus 1.
 type lane struct{ first, last uint8 }
 
 func (e *Engine) newBatch() any {
-	return &batch{
+	b := &batch{
 		engine: e,
 		lanes:  make([]lane, e.table.Shards()),
 		busy:   make([]uint16, 0, maxBatch),
 	}
+	for i := range b.jobs {
+		b.jobs[i].hdr = &b.hdrs[i]
+	}
+	return b
 }
 
 // run takes a batch in passes, each of which does one thing for all packets: parse,
@@ -224,7 +234,9 @@ func (e *Engine) newBatch() any {
 func (b *batch) run(pkts []Packet) {
 	fragments := false
 	for i := range pkts {
-		b.parse(&pkts[i], &b.jobs[i])
+		if p, j := &pkts[i], &b.jobs[i]; !b.predict(p, j) {
+			b.parse(p, j)
+		}
 	}
 	for i := range pkts {
 		if j := &b.jobs[i]; j.parsed {
@@ -237,13 +249,13 @@ func (b *batch) run(pkts []Packet) {
 			j.hash = b.engine.table.Hash(&j.key)
 			hashes = append(hashes, j.hash)
 			b.queue(i)
-			fragments = fragments || j.hdr.Fragment
+			fragments = fragments || j.parsed && j.hdr.Fragment
 		}
 	}
 	b.engine.table.Touch(hashes)
 	b.decideAll(pkts)
 	for i := range pkts {
-		if j := &b.jobs[i]; fragments && j.service != nil && j.hdr.Fragment {
+		if j := &b.jobs[i]; fragments && j.service != nil && j.parsed && j.hdr.Fragment {
 			b.firstFragment(&pkts[i], b.fragmentKey(j), j.way)
 		}
 		b.count[pkts[i].Verdict]++
@@ -280,7 +292,7 @@ func (b *batch) decideAll(pkts []Packet) {
 
 // parse reads the headers, and drops packets whose headers are wrong.
 func (b *batch) parse(p *Packet, j *job) {
-	j.service, j.parsed, j.answers, j.way = nil, false, false, way{}
+	j.service, j.predicted, j.parsed, j.answers, j.way = nil, false, false, false, way{}
 	if p.Peer != 0 {
 		b.count[fromUplink]++
 	}
@@ -295,7 +307,7 @@ func (b *batch) parse(p *Packet, j *job) {
 // classify gives packets that need no flow their verdict, and others their
 // service and key.
 func (b *batch) classify(p *Packet, j *job) {
-	h := &j.hdr
+	h := j.hdr
 	service, addr := b.view.lookup(Proto(h.Proto), &h.Dst, h.DstPort)
 	switch {
 	case h.RouteDst:
@@ -319,11 +331,11 @@ func (b *batch) classify(p *Packet, j *job) {
 
 // classifyBack recognizes a packet from a plain server and gives it the key of its flow.
 func (b *batch) classifyBack(p *Packet, j *job) bool {
-	w, key, ok := b.view.translated(&j.hdr)
+	w, key, ok := b.view.translated(j.hdr)
 	if !ok || b.view.services[key.Service] == nil {
 		return false
 	}
-	if j.hdr.Proto == header.ProtoUDP && noChecksum(p, &j.hdr) {
+	if j.hdr.Proto == header.ProtoUDP && noChecksum(p, j.hdr) {
 		b.drop(p, NoChecksum)
 		return true
 	}
@@ -387,6 +399,12 @@ func opens(h *header.Packet) bool {
 // decide looks the flow up, in its locked shard, and gives the packet its verdict.
 func (b *batch) decide(p *Packet, j *job, shard *flowtable.Shard) {
 	entry := shard.Lookup(&j.key, j.hash)
+	if j.predicted {
+		if entry != nil && b.expected(p, j, shard, entry) {
+			return
+		}
+		j.hdr.Parse(p.Bytes()) // which cannot fail
+	}
 	if j.way.back {
 		b.fromServer(p, j, shard, entry)
 		return
@@ -405,14 +423,14 @@ func (b *batch) decide(p *Packet, j *job, shard *flowtable.Shard) {
 	if entry != nil && entry.Peer != 0 && !b.view.serves(entry) {
 		shard.Delete(entry)
 		b.count[peerGone]++
-		if j.hdr.Proto == header.ProtoTCP && !opens(&j.hdr) {
-			b.disown(p, &j.hdr)
+		if j.hdr.Proto == header.ProtoTCP && !opens(j.hdr) {
+			b.disown(p, j.hdr)
 			return
 		}
 		entry = nil
 	}
-	if entry != nil && !b.reopens(entry, &j.hdr) {
-		b.track(shard, entry, &j.hdr)
+	if entry != nil && !b.reopens(entry, j.hdr) {
+		b.track(shard, entry, j.hdr)
 		if entry.Server == 0 {
 			b.hand(p, j, PeerID(entry.Peer))
 		} else {
@@ -423,7 +441,7 @@ func (b *batch) decide(p *Packet, j *job, shard *flowtable.Shard) {
 	if entry != nil {
 		shard.Delete(entry)
 	}
-	if j.hdr.Proto == header.ProtoTCP && !opens(&j.hdr) {
+	if j.hdr.Proto == header.ProtoTCP && !opens(j.hdr) {
 		b.unknown(p, j, shard)
 		return
 	}
@@ -435,7 +453,7 @@ func (b *batch) decide(p *Packet, j *job, shard *flowtable.Shard) {
 func (b *batch) served(p *Packet, j *job, shard *flowtable.Shard, entry *flowtable.Entry) {
 	p.Verdict = Local
 	if entry != nil {
-		b.track(shard, entry, &j.hdr)
+		b.track(shard, entry, j.hdr)
 		return
 	}
 	j.service.count.in.Add(1)
@@ -459,7 +477,7 @@ func (b *batch) hand(p *Packet, j *job, peer PeerID) {
 		return
 	}
 	to := b.view.peer(peer)
-	if b.fits(p, j, to) && b.hop(p, &j.hdr) {
+	if b.fits(p, j, to) && b.hop(p, j.hdr) {
 		p.Verdict, p.Peer = Forward, peer
 	}
 }

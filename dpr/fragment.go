@@ -39,11 +39,11 @@ func turnedFragmentKey(h *header.Packet, addr uint16) flowtable.Key {
 func (b *batch) fragmentKey(j *job) flowtable.Key {
 	switch {
 	case j.answers:
-		return turnedFragmentKey(&j.hdr, j.key.Addr)
+		return turnedFragmentKey(j.hdr, j.key.Addr)
 	case j.way.back:
-		return fragmentKey(&j.hdr, b.view.servers[j.way.server].addr)
+		return fragmentKey(j.hdr, b.view.servers[j.way.server].addr)
 	}
-	return fragmentKey(&j.hdr, j.key.Addr)
+	return fragmentKey(j.hdr, j.key.Addr)
 }
 
 // fragment decides about a fragment without ports, or with those of no service. The
@@ -55,14 +55,14 @@ func (b *batch) fragment(p *Packet, j *job) {
 	addr, ok := b.view.dialled(&j.hdr.Dst)
 	switch {
 	case ok && j.hdr.FragOffset > 0:
-		b.laterFragment(p, j, fragmentKey(&j.hdr, addr))
+		b.laterFragment(p, j, fragmentKey(j.hdr, addr))
 	case j.hdr.IsICMPError():
 		b.aboutFlow(p, j)
 	default:
 		b.notOurs(p)
 	}
 	if ok && j.hdr.FragOffset == 0 {
-		b.firstFragment(p, fragmentKey(&j.hdr, addr), j.way)
+		b.firstFragment(p, fragmentKey(j.hdr, addr), j.way)
 	}
 }
 
@@ -108,7 +108,7 @@ func (b *batch) follow(p *Packet, j *job, w way) {
 		b.notOurs(p)
 		return
 	case w.peer == network:
-		b.transmit(p, &j.hdr)
+		b.transmit(p, j.hdr)
 		return
 	case p.Peer != 0 || b.view.peer(w.peer) == nil:
 		w = way{}
@@ -261,7 +261,7 @@ func (x *extras) release(key flowtable.Key, w way, now time.Duration) {
 // split makes fragments of an IPv4 packet that is too long for its way (RFC 791,
 // section 3.2). The first stays in p; the others are extras.
 func (b *batch) split(p *Packet, j *job, to *peer) {
-	h, w := &j.hdr, j.way
+	h, w := j.hdr, j.way
 	if w.server == 0 {
 		w = way{peer: to.id}
 	}

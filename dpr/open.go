@@ -11,7 +11,7 @@ import (
 
 // open asks the policy about a new flow and binds the flow to the answer.
 func (b *batch) open(p *Packet, j *job, shard *flowtable.Shard) {
-	flow := b.flow(&j.hdr)
+	flow := b.flow(j.hdr)
 	peer, refused := PeerID(0), false
 	if c := j.service.choice.Load(); c != nil && !j.service.Former {
 		j.service.refreshServing(b.now)
@@ -19,7 +19,7 @@ func (b *batch) open(p *Packet, j *job, shard *flowtable.Shard) {
 	}
 	if refused {
 		j.service.count.refused.Add(1)
-		b.refuse(p, &j.hdr)
+		b.refuse(p, j.hdr)
 		return
 	}
 	w := b.wayTo(peer, j)
@@ -74,7 +74,7 @@ func (b *batch) firstState(h *header.Packet, peer PeerID) State {
 
 // bind enters the flow into the table; it fails when the table is full.
 func (b *batch) bind(j *job, shard *flowtable.Shard, w way) bool {
-	state := b.firstState(&j.hdr, w.peer)
+	state := b.firstState(j.hdr, w.peer)
 	entry := shard.Insert(&j.key, j.hash, flowtable.Class(state), b.millis)
 	if entry == nil {
 		return false
@@ -84,7 +84,7 @@ func (b *batch) bind(j *job, shard *flowtable.Shard, w way) bool {
 		shard.Move(entry, flowtable.Class(b.opened(entry)), b.millis)
 	}
 	entry.ISN = j.hdr.Seq
-	entry.Seq = j.hdr.Seq + segmentLen(&j.hdr)
+	entry.Seq = j.hdr.Seq + segmentLen(j.hdr)
 	b.begin(entry)
 	return true
 }
@@ -99,7 +99,7 @@ func (b *batch) unknown(p *Packet, j *job, shard *flowtable.Shard) {
 		p.Verdict = Local
 		return
 	}
-	w := way{peer: b.stateless(j.service, b.flow(&j.hdr))}
+	w := way{peer: b.stateless(j.service, b.flow(j.hdr))}
 	if w.peer != 0 && j.hdr.TCPFlags&(header.ACK|header.RST) == header.ACK {
 		b.bind(j, shard, w)
 	}

@@ -12,7 +12,7 @@ import (
 // an ICMP error that says what would fit (RFC 1191, RFC 8201). IPv6 packets of up to
 // 1280 bytes fit every tunnel.
 func (b *batch) fits(p *Packet, j *job, to *peer) bool {
-	h := &j.hdr
+	h := j.hdr
 	mtu, size := to.mtu, p.Len
 	if h.Version == 6 {
 		mtu = max(mtu, header.IPv6MinMTU)

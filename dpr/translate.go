@@ -47,7 +47,7 @@ func wayOf(entry *flowtable.Entry) way {
 // translate sends a packet of a flow, or an error about one, to its plain server, or
 // from there to its client, whose flow's key is j.key.
 func (b *batch) translate(p *Packet, j *job, w way, to *peer) {
-	h := &j.hdr
+	h := j.hdr
 	if h.AH { // which covers the addresses (RFC 4302), and the flow began without
 		b.drop(p, parseReason(header.BadExtension))
 		return
@@ -162,7 +162,7 @@ func (b *batch) fromServer(p *Packet, j *job, shard *flowtable.Shard, entry *flo
 		b.notOurs(p) // the kernel knows of no such flow either, and says so to the server
 		return
 	}
-	b.trackPlain(shard, entry, &j.hdr)
+	b.trackPlain(shard, entry, j.hdr)
 	j.way = w
 	b.translate(p, j, w, to)
 }
