@@ -27,14 +27,14 @@ func (b *batch) answer(p *Packet, j *job) {
 	case toProbe(h):
 		p.Verdict = Local
 	default:
-		j.service, j.answers, j.key = s, true, turnedKey(s, addr, h)
+		j.service, j.answers, *j.key = s, true, turnedKey(s, addr, h)
 	}
 }
 
 // turnedKey is the key of the flow that a server's packet belongs to.
 func turnedKey(s *service, addr uint16, h *header.Packet) flowtable.Key {
 	return flowtable.Key{
-		Client:     h.Dst,
+		Client:     words(&h.Dst),
 		ClientPort: h.DstPort,
 		Port:       h.SrcPort,
 		Service:    s.index,

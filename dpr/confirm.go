@@ -159,7 +159,7 @@ func (e *Engine) ask(p *peer, entry *flowtable.Entry, now time.Duration) {
 	p.listener.waiting.CompareAndSwap(0, max(1, int64(now)))
 	e.questions.list = append(e.questions.list, Question{
 		Peer:    p.id,
-		Client:  netip.AddrPortFrom(netip.AddrFrom16(entry.Key.Client).Unmap(), entry.Key.ClientPort),
+		Client:  netip.AddrPortFrom(addrOf(entry.Key.Client), entry.Key.ClientPort),
 		Dialled: netip.AddrPortFrom(e.view.Load().addrs[entry.Key.Addr], entry.Key.Port),
 	})
 }
@@ -192,8 +192,9 @@ func (e *Engine) Answer(q *Question, life Life, now time.Time) {
 	if service == nil {
 		return
 	}
+	client := q.Client.Addr().As16()
 	key := flowtable.Key{
-		Client: q.Client.Addr().As16(), ClientPort: q.Client.Port(), Port: q.Dialled.Port(),
+		Client: words(&client), ClientPort: q.Client.Port(), Port: q.Dialled.Port(),
 		Service: service.index, Addr: addr,
 	}
 	hash := e.table.Hash(&key)

@@ -167,7 +167,7 @@ func (e *Engine) Process(pkts []Packet, now time.Time) {
 func (e *Engine) start(now time.Time) *batch {
 	b := e.jobs.Get().(*batch)
 	b.view, b.now, b.millis = e.view.Load(), e.since(now), e.millis(now)
-	b.last = dialled{}
+	b.last = nowhere
 	return b
 }
 
@@ -190,15 +190,21 @@ type batch struct {
 	count  [numCounters]uint32
 	last   dialled
 	jobs   [maxBatch]job
-	hdrs   [maxBatch]header.Packet // of the jobs
-	hashes [maxBatch]uint64
-	lanes  []lane   // by shard of the flow table
-	busy   []uint16 // the shards whose lanes are not empty
+	hdrs   [maxBatch]header.Packet // of the jobs, as are the keys
+	keys   [maxBatch]flowtable.Key
+	// The work: jobs that have a key, their hashes, the guesses of the table, and
+	// the next one of the same shard, plus 1.
+	work    [maxBatch]uint8
+	hashes  [maxBatch]uint64
+	guesses [maxBatch]uint32
+	next    [maxBatch]uint8
+	lanes   []lane   // by shard of the flow table
+	busy    []uint16 // the shards whose lanes are not empty
 }
 
 // A job is a packet between its passes. It fills little more than a cache line.
 type job struct {
-	key       flowtable.Key
+	key       *flowtable.Key
 	hash      uint64
 	service   *service // nil: the verdict is there already
 	hdr       *header.Packet
@@ -206,12 +212,11 @@ type job struct {
 	payload   uint16 // of a predicted packet, in bytes
 	predicted bool   // hdr is not filled in
 	parsed    bool
-	answers   bool  // the packet is the server's
-	next      uint8 // of the jobs of one shard, plus 1
-	way       way   // of a translated flow
+	answers   bool // the packet is the server's
+	way       way  // of a translated flow
 }
 
-// A lane queues the jobs of one shard: the numbers of its first and last job, plus 1.
+// A lane queues the work of one shard: the numbers of its first and last, plus 1.
 type lane struct{ first, last uint8 }
 
 func (e *Engine) newBatch() any {
@@ -221,7 +226,7 @@ func (e *Engine) newBatch() any {
 		busy:   make([]uint16, 0, maxBatch),
 	}
 	for i := range b.jobs {
-		b.jobs[i].hdr = &b.hdrs[i]
+		b.jobs[i].hdr, b.jobs[i].key = &b.hdrs[i], &b.keys[i]
 	}
 	return b
 }
@@ -232,67 +237,109 @@ func (e *Engine) newBatch() any {
 // a shard. And what one pass stores in parts, as the parser does, the next can load
 // whole: right after the stores, the processor would wait until the cache has them.
 func (b *batch) run(pkts []Packet) {
-	fragments := false
+	if b.predict(pkts) < len(pkts) {
+		b.parseRest(pkts)
+	}
+	b.engine.table.Hashes(b.keys[:len(pkts)], b.hashes[:])
+	n := 0
 	for i := range pkts {
-		if p, j := &pkts[i], &b.jobs[i]; !b.predict(p, j) {
-			b.parse(p, j)
+		if j := &b.jobs[i]; j.service != nil {
+			j.hash = b.hashes[i]
+			b.work[n], b.hashes[n] = uint8(i), j.hash
+			n++
+		}
+	}
+	b.engine.table.Touch(b.hashes[:n], b.guesses[:])
+	b.queue(n)
+	if b.decideAll(pkts) < len(pkts) {
+		b.countRest(pkts)
+	}
+}
+
+// parseRest parses and classifies the packets that were not predicted.
+func (b *batch) parseRest(pkts []Packet) {
+	for i := range pkts {
+		if j := &b.jobs[i]; !j.predicted {
+			b.parse(&pkts[i], j)
 		}
 	}
 	for i := range pkts {
-		if j := &b.jobs[i]; j.parsed {
+		if j := &b.jobs[i]; !j.predicted && j.parsed {
 			b.classify(&pkts[i], j)
 		}
 	}
-	hashes := b.hashes[:0]
+}
+
+// countRest counts the packets that did not go as predicted.
+func (b *batch) countRest(pkts []Packet) {
 	for i := range pkts {
-		if j := &b.jobs[i]; j.service != nil {
-			j.hash = b.engine.table.Hash(&j.key)
-			hashes = append(hashes, j.hash)
-			b.queue(i)
-			fragments = fragments || j.parsed && j.hdr.Fragment
+		j := &b.jobs[i]
+		if j.predicted {
+			continue
 		}
-	}
-	b.engine.table.Touch(hashes)
-	b.decideAll(pkts)
-	for i := range pkts {
-		if j := &b.jobs[i]; fragments && j.service != nil && j.parsed && j.hdr.Fragment {
+		if j.service != nil && j.hdr.Fragment {
 			b.firstFragment(&pkts[i], b.fragmentKey(j), j.way)
 		}
 		b.count[pkts[i].Verdict]++
 	}
 }
 
-// queue puts the i-th job at the end of its shard's lane.
-func (b *batch) queue(i int) {
-	shard := b.engine.table.ShardOf(b.jobs[i].hash)
-	l := &b.lanes[shard]
-	b.jobs[i].next = 0
-	if l.first == 0 {
-		l.first = uint8(i + 1)
-		b.busy = append(b.busy, uint16(shard))
-	} else {
-		b.jobs[l.last-1].next = uint8(i + 1)
+// queue puts the work into the lanes of its shards.
+func (b *batch) queue(n int) {
+	for k := range n {
+		shard := b.engine.table.ShardOf(b.hashes[k])
+		l := &b.lanes[shard]
+		if l.first == 0 {
+			l.first = uint8(k + 1)
+			b.busy = append(b.busy, uint16(shard))
+		} else {
+			b.next[l.last-1] = uint8(k + 1)
+		}
+		b.next[k], l.last = 0, uint8(k+1)
 	}
-	l.last = uint8(i + 1)
 }
 
-// decideAll empties all lanes.
-func (b *batch) decideAll(pkts []Packet) {
-	for _, n := range b.busy {
-		l := &b.lanes[n]
-		shard := b.engine.table.Lock(b.jobs[l.first-1].hash)
-		for i := l.first; i != 0; i = b.jobs[i-1].next {
-			b.decide(&pkts[i-1], &b.jobs[i-1], shard)
+// decideAll empties all lanes, and returns how many packets went as predicted. Lanes
+// whose shard another batch has locked it leaves for later, until there are no others.
+func (b *batch) decideAll(pkts []Packet) (went int) {
+	for wait := false; len(b.busy) > 0; {
+		left := b.busy[:0]
+		for _, n := range b.busy {
+			shard := b.engine.table.LockShard(int(n), wait)
+			if shard == nil {
+				left = append(left, n)
+				continue
+			}
+			went += b.decideLane(pkts, &b.lanes[n], shard)
+			shard.Unlock()
 		}
-		shard.Unlock()
-		*l = lane{}
+		wait, b.busy = len(left) == len(b.busy), left
 	}
-	b.busy = b.busy[:0]
+	return went
+}
+
+// decideLane empties a lane, whose shard is locked.
+func (b *batch) decideLane(pkts []Packet, l *lane, shard *flowtable.Shard) (went int) {
+	for k := l.first; k != 0; k = b.next[k-1] {
+		i := b.work[k-1]
+		p, j := &pkts[i], &b.jobs[i]
+		entry := shard.Guessed(j.key, b.guesses[k-1])
+		if entry == nil {
+			entry = shard.Lookup(j.key, j.hash)
+		}
+		if j.predicted && entry != nil && b.expected(p, j, shard, entry) {
+			went++
+		} else {
+			b.decide(p, j, shard, entry)
+		}
+	}
+	*l = lane{}
+	return went
 }
 
 // parse reads the headers, and drops packets whose headers are wrong.
 func (b *batch) parse(p *Packet, j *job) {
-	j.service, j.predicted, j.parsed, j.answers, j.way = nil, false, false, false, way{}
+	j.service, j.parsed, j.answers, j.way = nil, false, false, way{}
 	if p.Peer != 0 {
 		b.count[fromUplink]++
 	}
@@ -318,7 +365,7 @@ func (b *batch) classify(p *Packet, j *job) {
 		b.redirectedIn(p, h, service, addr)
 	case service != nil:
 		j.service = service
-		setKey(&j.key, service, addr, h)
+		setKey(j.key, service, addr, h)
 	case p.Peer == 0 && b.classifyBack(p, j):
 	case h.Fragment:
 		b.fragment(p, j)
@@ -339,7 +386,7 @@ func (b *batch) classifyBack(p *Packet, j *job) bool {
 		b.drop(p, NoChecksum)
 		return true
 	}
-	j.service, j.key, j.way = b.view.services[key.Service], key, w
+	j.service, *j.key, j.way = b.view.services[key.Service], key, w
 	return true
 }
 
@@ -386,7 +433,7 @@ func flowKey(s *service, addr uint16, h *header.Packet) (key flowtable.Key) {
 // setKey writes the key of a client's packet in place: a key that is copied must
 // first be stored, and the copy would wait for that.
 func setKey(key *flowtable.Key, s *service, addr uint16, h *header.Packet) {
-	key.Client = h.Src
+	key.Client = words(&h.Src)
 	key.ClientPort, key.Port = h.SrcPort, h.DstPort
 	key.Service, key.Addr = s.index, addr
 }
@@ -396,14 +443,10 @@ func opens(h *header.Packet) bool {
 	return h.Proto == header.ProtoTCP && h.TCPFlags&(header.SYN|header.ACK) == header.SYN
 }
 
-// decide looks the flow up, in its locked shard, and gives the packet its verdict.
-func (b *batch) decide(p *Packet, j *job, shard *flowtable.Shard) {
-	entry := shard.Lookup(&j.key, j.hash)
+// decide gives the packet its verdict by its flow's entry, in its locked shard.
+func (b *batch) decide(p *Packet, j *job, shard *flowtable.Shard, entry *flowtable.Entry) {
 	if j.predicted {
-		if entry != nil && b.expected(p, j, shard, entry) {
-			return
-		}
-		j.hdr.Parse(p.Bytes()) // which cannot fail
+		b.unpredicted(p, j)
 	}
 	if j.way.back {
 		b.fromServer(p, j, shard, entry)

@@ -43,6 +43,17 @@ func (e *Engine) Flows(now time.Time) iter.Seq[Flow] {
 	}
 }
 
+// words returns an address as the flow table has it; addrOf and bytes16 turn it back.
+func words(a *[16]byte) [2]uint64 { return [2]uint64{be.Uint64(a[:]), be.Uint64(a[8:])} }
+
+func bytes16(w [2]uint64) (a [16]byte) {
+	be.PutUint64(a[:], w[0])
+	be.PutUint64(a[8:], w[1])
+	return a
+}
+
+func addrOf(w [2]uint64) netip.Addr { return netip.AddrFrom16(bytes16(w)).Unmap() }
+
 func tableClass(s State) flowtable.Class { return flowtable.Class(s) }
 
 // flow describes an entry; it fails for fragments and for services that are gone.
@@ -53,7 +64,7 @@ func (v *view) flow(e *flowtable.Entry, now uint32) (Flow, bool) {
 	}
 	f := Flow{
 		Service: v.services[index].Name,
-		Client:  netip.AddrPortFrom(netip.AddrFrom16(e.Key.Client).Unmap(), e.Key.ClientPort),
+		Client:  netip.AddrPortFrom(addrOf(e.Key.Client), e.Key.ClientPort),
 		Dialled: netip.AddrPortFrom(v.addrs[e.Key.Addr], e.Key.Port),
 		State:   State(e.Class),
 		Idle:    time.Duration(int32(now-e.Touched())) * time.Millisecond,

@@ -17,7 +17,7 @@ const fragmentService = 0xff00
 // identification (RFC 791; RFC 8200, section 4.5).
 func fragmentKey(h *header.Packet, addr uint16) flowtable.Key {
 	return flowtable.Key{
-		Client:     h.Src,
+		Client:     words(&h.Src),
 		ClientPort: uint16(h.FragID >> 16),
 		Port:       uint16(h.FragID),
 		Service:    fragmentService | uint16(h.FragProto),
@@ -31,7 +31,7 @@ const answerFragments = 0xfe00
 // turnedFragmentKey is the key of all fragments of a datagram that a server sends.
 func turnedFragmentKey(h *header.Packet, addr uint16) flowtable.Key {
 	key := fragmentKey(h, addr)
-	key.Client, key.Service = h.Dst, answerFragments|uint16(h.FragProto)
+	key.Client, key.Service = words(&h.Dst), answerFragments|uint16(h.FragProto)
 	return key
 }
 
@@ -120,7 +120,7 @@ func (b *batch) follow(p *Packet, j *job, w way) {
 // there is none any more.
 func (b *batch) session(j *job, w way) (ok bool) {
 	if int(w.server) < len(b.view.servers) && b.view.servers[w.server] != nil {
-		j.key, ok = b.view.servers[w.server].flow(w.port)
+		*j.key, ok = b.view.servers[w.server].flow(w.port)
 	}
 	return ok
 }

@@ -75,7 +75,7 @@ func (b *batch) firstState(h *header.Packet, peer PeerID) State {
 // bind enters the flow into the table; it fails when the table is full.
 func (b *batch) bind(j *job, shard *flowtable.Shard, w way) bool {
 	state := b.firstState(j.hdr, w.peer)
-	entry := shard.Insert(&j.key, j.hash, flowtable.Class(state), b.millis)
+	entry := shard.Insert(j.key, j.hash, flowtable.Class(state), b.millis)
 	if entry == nil {
 		return false
 	}

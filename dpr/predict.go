@@ -2,6 +2,7 @@ package dpr
 
 import (
 	"encoding/binary"
+	"math"
 
 	"github.com/carom-dpr/carom/internal/flowtable"
 	"github.com/carom-dpr/carom/internal/header"
@@ -17,61 +18,90 @@ import (
 // A dialled is where the last predicted packet of a batch was going, and the service
 // there: the next one most likely goes there, too.
 type dialled struct {
-	addr    uint32
-	port    uint16
-	index   uint16 // of the address
+	to      uint64 // address and port
 	service *service
+	index   uint16 // of the address
 }
 
-// predict recognizes a TCP segment over IPv4 from a device that opens and ends nothing, and
-// fills in its service, key and sequence number.
-func (b *batch) predict(p *Packet, j *job) bool {
-	pkt := p.Bytes()
-	if p.Peer != 0 || len(pkt) < header.IPv4Len+header.TCPLen {
-		return false
-	}
-	const plain = 4<<4 | header.IPv4Len/4
-	h := (*[header.IPv4Len + header.TCPLen]byte)(pkt)
-	be := binary.BigEndian
-	length := int(be.Uint16(h[2:]))
-	tcp := int(h[32]>>4) * 4
-	const flags = header.FIN | header.SYN | header.RST | header.ACK
-	if h[0] != plain || be.Uint16(h[6:])&0x3fff != 0 || h[9] != header.ProtoTCP || h[33]&flags != header.ACK ||
-		length > len(pkt) || tcp < header.TCPLen || header.IPv4Len+tcp > length {
-		return false
-	}
-	addr, port := be.Uint32(h[16:]), be.Uint16(h[22:])
-	if addr != b.last.addr || port != b.last.port || b.last.service == nil {
-		dst := header.V4(h[16:20])
-		s, index := b.view.lookup(TCP, &dst, port)
-		if s == nil {
-			return false
+// nowhere is where no packet goes.
+var nowhere = dialled{to: math.MaxUint64}
+
+// predict recognizes TCP segments over IPv4 from a device that open and end nothing. It
+// fills in their keys and sequence numbers, and returns how many there are.
+func (b *batch) predict(pkts []Packet) (n int) {
+	for i := range pkts {
+		p, j := &pkts[i], &b.jobs[i]
+		j.predicted = false
+		pkt := p.Bytes()
+		if p.Peer != 0 || len(pkt) < header.IPv4Len+header.TCPLen {
+			continue
 		}
-		b.last = dialled{addr, port, index, s}
+		h := (*[header.IPv4Len + header.TCPLen]byte)(pkt)
+		length, tcp := int(be.Uint16(h[2:])), int(h[32]>>4)*4
+		if h[0] != plainIPv4 || be.Uint16(h[6:])&fragmented != 0 || h[9] != header.ProtoTCP || h[33]&significant != header.ACK ||
+			length > len(pkt) || tcp < header.TCPLen || length < header.IPv4Len+tcp {
+			continue
+		}
+		addr, port := be.Uint32(h[16:]), be.Uint16(h[22:])
+		if uint64(addr)<<16|uint64(port) != b.last.to && !b.dials(addr, port) {
+			continue
+		}
+		p.Len = length
+		key := &b.keys[i]
+		key.Client[0], key.Client[1] = 0, 0xffff<<32|uint64(be.Uint32(h[12:]))
+		key.ClientPort, key.Port = be.Uint16(h[20:]), port
+		key.Service, key.Addr = b.last.service.index, b.last.index
+		j.service = b.last.service
+		j.seq, j.payload = be.Uint32(h[24:]), uint16(length-header.IPv4Len-tcp)
+		j.predicted = true
+		n++
 	}
-	p.Len = length
-	be.PutUint64(j.key.Client[:], 0)
-	be.PutUint64(j.key.Client[8:], 0xffff<<32|uint64(be.Uint32(h[12:])))
-	j.key.ClientPort, j.key.Port = be.Uint16(h[20:]), port
-	j.key.Service, j.key.Addr = b.last.service.index, b.last.index
-	j.service = b.last.service
-	j.seq, j.payload = be.Uint32(h[24:]), uint16(length-header.IPv4Len-tcp)
-	j.predicted, j.parsed, j.answers, j.way = true, false, false, way{}
+	return n
+}
+
+const (
+	plainIPv4   = 4<<4 | header.IPv4Len/4 // the first byte, without options
+	fragmented  = 0x3fff                  // the bits of more fragments, and of a fragment's offset
+	significant = header.FIN | header.SYN | header.RST | header.ACK
+)
+
+var be = binary.BigEndian
+
+// dials finds the service of an address and port.
+func (b *batch) dials(addr uint32, port uint16) bool {
+	dst := bytes16([2]uint64{0, 0xffff<<32 | uint64(addr)})
+	s, index := b.view.lookup(TCP, &dst, port)
+	if s == nil {
+		return false
+	}
+	b.last = dialled{uint64(addr)<<16 | uint64(port), s, index}
 	return true
 }
 
-// expected handles a predicted packet, if its flow is open and goes on with it.
+// expected handles a predicted packet, if its flow is open and goes on with it, if its peer
+// is there, and if it fits.
 func (b *batch) expected(p *Packet, j *job, shard *flowtable.Shard, entry *flowtable.Entry) bool {
 	state := State(entry.Class)
 	ahead := int32(j.seq - entry.Seq)
 	if state != Established && state != Unconfirmed || ahead < -dataWindow || ahead > endWindow || entry.Server != 0 {
 		return false
 	}
-	if entry.Peer == 0 {
-		p.Verdict = Local
-	} else if !b.relay(p, j, PeerID(entry.Peer)) {
-		return false
+	verdict := Local
+	if peer := PeerID(entry.Peer); peer != 0 {
+		to := b.view.peer(peer)
+		size := p.Len
+		if p.GSO.Size > 0 {
+			size = min(size, size-int(j.payload)+int(p.GSO.Size))
+		}
+		ip := header.IPv4(p.Bytes())
+		if to == nil || size > to.mtu || ip.TTL() <= 1 {
+			return false
+		}
+		ip.DecrementTTL()
+		p.Peer, verdict = peer, Forward
 	}
+	p.Verdict = verdict
+	b.count[verdict]++
 	if ahead += int32(j.payload); ahead > 0 {
 		entry.Seq += uint32(ahead)
 	}
@@ -79,23 +109,15 @@ func (b *batch) expected(p *Packet, j *job, shard *flowtable.Shard, entry *flowt
 		entry.Flags |= heard
 		return true
 	}
-	entry.Waits = 0
+	if entry.Waits != 0 {
+		entry.Waits = 0
+	}
 	shard.Move(entry, flowtable.Class(Established), b.millis)
 	return true
 }
 
-// relay hands a predicted packet to a peer, if nobody need be told anything.
-func (b *batch) relay(p *Packet, j *job, peer PeerID) bool {
-	to := b.view.peer(peer)
-	size := p.Len
-	if p.GSO.Size > 0 {
-		size = min(size, p.Len-int(j.payload)+int(p.GSO.Size))
-	}
-	ip := header.IPv4(p.Bytes())
-	if to == nil || size > to.mtu || ip.TTL() <= 1 {
-		return false
-	}
-	ip.DecrementTTL()
-	p.Verdict, p.Peer = Forward, peer
-	return true
+// unpredicted reads what else a predicted packet says, since its flow did not expect it.
+func (b *batch) unpredicted(p *Packet, j *job) {
+	j.hdr.Parse(p.Bytes()) // prediction has seen that it can be parsed
+	j.predicted, j.parsed, j.answers, j.way = false, true, false, way{}
 }

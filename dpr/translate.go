@@ -31,7 +31,7 @@ func (b *batch) wayTo(peer PeerID, j *job) way {
 	if n == 0 || j.hdr.AH {
 		return way{}
 	}
-	port, ok := b.view.servers[n].take(&j.key, seconds(b.now))
+	port, ok := b.view.servers[n].take(j.key, seconds(b.now))
 	if !ok {
 		b.count[noPort]++
 		return way{}
@@ -55,7 +55,7 @@ func (b *batch) translate(p *Packet, j *job, w way, to *peer) {
 	if !w.back && !b.fits(p, j, to) || !b.hop(p, h) {
 		return
 	}
-	e := b.endsOf(w, &j.key)
+	e := b.endsOf(w, j.key)
 	if h.IsICMPError() {
 		rewriteError(p.Bytes(), h, &e)
 	} else {
@@ -68,7 +68,7 @@ func (b *batch) translate(p *Packet, j *job, w way, to *peer) {
 // endsOf returns the ends that packets get on their way.
 func (b *batch) endsOf(w way, key *flowtable.Key) ends {
 	if w.back {
-		return ends{b.view.addrs[key.Addr].As16(), key.Client, key.Port, key.ClientPort}
+		return ends{b.view.addrs[key.Addr].As16(), bytes16(key.Client), key.Port, key.ClientPort}
 	}
 	s := b.view.servers[w.server]
 	return ends{s.source, s.endpoint.addr, w.port, s.port}

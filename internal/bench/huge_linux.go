@@ -10,10 +10,11 @@ import (
 // gives any. It is never freed.
 func hugeSlice[T any](n int) []T {
 	var one T
-	b, err := unix.Mmap(-1, 0, n*int(unsafe.Sizeof(one)), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	const page = 2 << 20
+	b, err := unix.Mmap(-1, 0, n*int(unsafe.Sizeof(one))+2*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
 		return make([]T, n)
 	}
 	_ = unix.Madvise(b, unix.MADV_HUGEPAGE) // without it, it is only slower
-	return unsafe.Slice((*T)(unsafe.Pointer(&b[0])), n)
+	return unsafe.Slice((*T)(unsafe.Pointer(&b[-uintptr(unsafe.Pointer(&b[0]))%page])), n)
 }

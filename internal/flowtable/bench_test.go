@@ -83,15 +83,16 @@ func BenchmarkBatch(b *testing.B) {
 	forSizes(b, func(b *testing.B, t *Table, pick func() Key) {
 		var keys [64]Key
 		var hashes [64]uint64
+		var guesses [64]uint32
 		for i := 0; i < b.N; i += len(keys) {
 			for j := range keys {
 				keys[j] = pick()
 				hashes[j] = t.Hash(&keys[j])
 			}
-			t.Touch(hashes[:])
+			t.Touch(hashes[:], guesses[:])
 			for j, h := range hashes {
 				s := t.Lock(h)
-				s.Move(s.Lookup(&keys[j], h), 0, clock(i))
+				s.Move(find(s, &keys[j], h, guesses[j]), 0, clock(i))
 				s.Unlock()
 			}
 		}

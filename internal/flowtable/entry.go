@@ -5,13 +5,23 @@ import "unsafe"
 // A Key identifies a flow. Its fields mean nothing to the table: it compares and
 // hashes their 24 bytes.
 type Key struct {
-	// Client is the client's address; an IPv4 address in its IPv6-mapped form.
-	Client [16]byte
+	// Client is the client's address, as two numbers; an IPv4 address in its
+	// IPv6-mapped form.
+	Client [2]uint64
 	// ClientPort and Port are the source and destination port.
 	ClientPort, Port uint16
 	// Service and Addr are indexes of the caller's, for what else tells flows
 	// apart: the service, and which of its addresses was dialled.
 	Service, Addr uint16
+}
+
+// words returns the key as three words.
+func (k *Key) words() *[3]uint64 { return (*[unsafe.Sizeof(*k) / 8]uint64)(unsafe.Pointer(k)) }
+
+// equal compares keys without a call or a branch.
+func (k *Key) equal(other *Key) bool {
+	a, b := k.words(), other.words()
+	return (a[0]^b[0])|(a[1]^b[1])|(a[2]^b[2]) == 0
 }
 
 // A Class is a group of entries that have the same timeout. What each class
@@ -21,7 +31,7 @@ type Class uint8
 // Classes is the number of classes: valid ones are 0 to Classes-1.
 const Classes = 9
 
-// unused is the class of an entry that is on the free list.
+// unused is the class of what is no entry: one on the free list, the end of a ring.
 const unused Class = 0xff
 
 // An Entry is what the table remembers of one flow. It fills one cache line and
@@ -34,8 +44,8 @@ type Entry struct {
 	// Key is the flow's key.
 	Key Key
 
-	hash       uint32 // low half of the key's hash: the bucket, and a filter when searching it
-	next       uint32 // next entry of the bucket's chain, or of the free list; 0 ends both
+	hash       uint32 // what hashOf says of the key's hash
+	next       uint32 // next entry of the bucket's list, or of the free list; 0 ends both
 	prev, succ uint32 // neighbours in the ring of the class: touched earlier, touched later
 	touched    uint32 // when the entry was last linked, in milliseconds of the caller's clock
 

@@ -63,9 +63,9 @@ func (s *Shard) kept(e *Entry, now uint32) bool {
 
 // oldest returns the oldest entry of a class if its timeout has passed, else nil.
 func (s *Shard) oldest(class Class, now uint32) *Entry {
-	i := s.entries[class].succ
+	i := s.entries[s.ring(class)].succ
 	e := &s.entries[i]
-	if i == uint32(class) || int32(now-e.touched) < s.table.timeouts[class].Load() {
+	if i == s.ring(class) || int32(now-e.touched) < s.table.timeouts[class].Load() {
 		return nil
 	}
 	return e
@@ -121,7 +121,7 @@ func (t *Table) All() iter.Seq[Entry] {
 	return func(yield func(Entry) bool) {
 		var chunk [32]Entry // 2 KiB of stack
 		for i := range t.shards {
-			for pos, n := Classes, 0; pos >= 0; {
+			for pos, n := 0, 0; pos >= 0; {
 				n, pos = t.shards[i].copy(chunk[:], pos)
 				for _, e := range chunk[:n] {
 					if !yield(e) {
@@ -133,20 +133,21 @@ func (t *Table) All() iter.Seq[Entry] {
 	}
 }
 
-// copy fills chunk with the entries from position pos on. It returns how many
-// they are and the position to go on from, which is negative at the end.
+// copy fills chunk with the entries from the shard's position pos on. It returns how
+// many they are and the position to go on from, which is negative at the end.
 func (s *Shard) copy(chunk []Entry, pos int) (n, next int) {
 	const maxScan = 1024 // slots, so that a nearly empty slab is not walked under one lock
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	end := min(pos+maxScan, int(s.used))
+	used := s.entries[s.base:s.used]
+	end := min(pos+maxScan, len(used))
 	for ; pos < end && n < len(chunk); pos++ {
-		if e := &s.entries[pos]; e.Class != unused {
+		if e := &used[pos]; e.Class != unused {
 			chunk[n] = *e
 			n++
 		}
 	}
-	if pos >= int(s.used) {
+	if pos >= len(used) {
 		return n, -1
 	}
 	return n, pos

@@ -52,7 +52,7 @@ func TestBytesPerFlow(t *testing.T) {
 	for _, flows := range []int{1 << 20, 1<<20*141/100 + 1, 1<<20*142/100 + 1, 1<<21 - 1} {
 		for _, shards := range []int{1, 4, 16} {
 			slots, buckets := geometry(flows, shards)
-			require.LessOrEqual(t, float64(shards*(slots*entrySize+buckets*4))/float64(flows), 72.0,
+			require.LessOrEqual(t, float64(shards*(slots*entrySize+buckets*bucketSize))/float64(flows), 72.0,
 				"%d flows in %d shards", flows, shards)
 		}
 	}

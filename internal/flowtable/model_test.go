@@ -123,6 +123,7 @@ func (o *oracle) expire(now uint64, limit int) (removed int) {
 type machine struct {
 	table  *Table
 	oracle oracle
+	hashes uint64 // the bits that hashes differ in
 	origin uint32 // the table's time at the oracle's time 0
 	now    uint64
 	events []event
@@ -133,7 +134,7 @@ func newMachine(t *rapid.T) *machine {
 		return Class(rapid.IntRange(0, Classes-1).Draw(t, "class"))
 	}), 0, Classes, rapid.ID[Class])
 	cfg := Config{
-		MaxFlows: rapid.IntRange(1, 20).Draw(t, "size"),
+		MaxFlows: rapid.IntRange(1, 40).Draw(t, "size"),
 		Shards:   1,
 		Evict:    classes.Draw(t, "evict"),
 		// A flow on port 1 of every service lives elsewhere, too. One on port 2 is
@@ -151,6 +152,8 @@ func newMachine(t *rapid.T) *machine {
 	}
 	m := &machine{
 		oracle: oracle{cfg: cfg, records: map[Key]*record{}},
+		// Few bits have many flows share a bucket.
+		hashes: rapid.SampledFrom([]uint64{1<<64 - 1, 1, 3<<32 | 3, 0}).Draw(t, "hashes"),
 		origin: rapid.SampledFrom([]uint32{0, 1<<31 - 500, 1<<32 - 500}).Draw(t, "origin"),
 	}
 	cfg.OnRemove = func(e *Entry, c Cause) { m.events = append(m.events, event{e.Key, c}) }
@@ -162,8 +165,8 @@ func newMachine(t *rapid.T) *machine {
 func (m *machine) clock() uint32 { return m.origin + uint32(m.now) }
 
 func drawKey(t *rapid.T) Key {
-	k := Key{ClientPort: uint16(rapid.IntRange(0, 8).Draw(t, "port")), Service: uint16(rapid.IntRange(0, 3).Draw(t, "service"))}
-	k.Client[15] = byte(k.Service) // several bytes differ
+	k := Key{ClientPort: uint16(rapid.IntRange(0, 15).Draw(t, "port")), Service: uint16(rapid.IntRange(0, 3).Draw(t, "service"))}
+	k.Client[1] = uint64(k.Service) // several words differ
 	return k
 }
 
@@ -174,11 +177,12 @@ func (m *machine) packet(t *rapid.T) {
 	k, class := drawKey(t), drawClass(t)
 	// A goroutine may have read the clock a little earlier than the one before.
 	now := m.now - min(m.now, uint64(rapid.IntRange(0, 2).Draw(t, "late")))
-	h := m.table.Hash(&k)
-	m.table.Touch([]uint64{h})
+	h := m.table.Hash(&k) & m.hashes
+	var guess [1]uint32
+	m.table.Touch([]uint64{h}, guess[:])
 	s := m.table.Lock(h)
 	defer s.Unlock()
-	e, r := s.Lookup(&k, h), m.oracle.records[k]
+	e, r := find(s, &k, h, guess[0]), m.oracle.records[k]
 	require.Equal(t, r != nil, e != nil, "lookup")
 	switch {
 	case e == nil:

@@ -12,42 +12,59 @@ type Shard struct {
 	_ [cacheLine - unsafe.Sizeof(state{})%cacheLine]byte
 }
 
-// init gives an unused shard its memory, which is zero.
-func (s *Shard) init(t *Table, entries []Entry, heads []uint32) {
-	s.table, s.entries, s.heads = t, entries, heads
-	s.used, s.free = Classes, 0
+// init gives an unused shard its part of the entries, from base to end, which are zero.
+func (s *Shard) init(t *Table, base, end int) {
+	s.table, s.entries, s.buckets, s.mask = t, t.entries, t.buckets, t.mask
+	s.base, s.end = uint32(base), uint32(end)
+	s.used, s.free = s.base+Classes, 0
 	for c := range uint32(Classes) {
-		s.entries[c].prev, s.entries[c].succ = c, c
+		i := s.base + c
+		s.entries[i].prev, s.entries[i].succ = i, i
+		s.entries[i].Class = unused
 	}
 }
 
-// close flushes the shard and leaves it with room for the ends of the rings only.
-func (s *Shard) close() {
+// flush removes all entries.
+func (s *Shard) flush() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for c := range uint32(Classes) {
-		for s.entries[c].succ != c {
-			s.remove(&s.entries[s.entries[c].succ], Flushed)
-			s.table.live.Add(-1)
+	for c := range Class(Classes) {
+		for end := s.ring(c); s.entries[end].succ != end; s.table.live.Add(-1) {
+			s.remove(&s.entries[s.entries[end].succ], Flushed)
 		}
 	}
-	s.init(s.table, make([]Entry, Classes), make([]uint32, 1))
 }
+
+// ring returns the end of the ring of a class.
+func (s *Shard) ring(c Class) uint32 { return s.base + uint32(c) }
 
 // Unlock unlocks the shard. The entries it returned may not be used any more.
 func (s *Shard) Unlock() { s.mu.Unlock() }
 
-// bucket returns the head of the chain of a hash.
-func (s *Shard) bucket(h uint64) *uint32 { return &s.heads[h&uint64(len(s.heads)-1)] }
-
 // Lookup returns the entry of a key whose hash is h, or nil if there is none.
 func (s *Shard) Lookup(k *Key, h uint64) *Entry {
-	for i := *s.bucket(h); i != 0; {
-		e := &s.entries[i]
-		if e.hash == uint32(h) && e.Key == *k {
+	b := bucketOf(s.buckets, hashOf(h))
+	want := tag(hashOf(h), s.mask)
+	for _, link := range b {
+		if x := link ^ want; x-1 < s.mask {
+			if e := &s.entries[x]; e.Key.equal(k) {
+				return e
+			}
+		}
+	}
+	for i := s.rest(b); i != 0; i = s.entries[i].next {
+		if e := &s.entries[i]; e.Key.equal(k) {
 			return e
 		}
-		i = e.next
+	}
+	return nil
+}
+
+// Guessed returns the entry that Touch has guessed for the key's hash, nil if it is not
+// the key's, as may be even if the key has one.
+func (s *Shard) Guessed(k *Key, guess uint32) *Entry {
+	if e := &s.entries[guess]; e.Key.equal(k) && e.Class != unused {
+		return e
 	}
 	return nil
 }
@@ -63,13 +80,11 @@ func (s *Shard) Insert(k *Key, h uint64, class Class, now uint32) *Entry {
 		return nil
 	}
 	i := s.take()
-	e, head := &s.entries[i], s.bucket(h)
+	e := &s.entries[i]
 	e.Key = *k
 	e.ISN, e.Seq, e.Peer, e.Flags, e.NATPort, e.Server, e.Waits = 0, 0, 0, 0, 0, 0, 0
-	// Touch reads these three without the lock.
-	atomic.StoreUint32(&e.next, *head)
-	atomic.StoreUint32(&e.hash, uint32(h))
-	atomic.StoreUint32(head, i)
+	atomic.StoreUint32(&e.hash, hashOf(h)) // Touch reads it without the lock
+	s.place(i, e, home(h))
 	s.link(i, e, class, now)
 	s.inserted++
 	return e
@@ -77,7 +92,7 @@ func (s *Shard) Insert(k *Key, h uint64, class Class, now uint32) *Entry {
 
 // reserve claims room for one more entry in the table and in the shard.
 func (s *Shard) reserve() bool {
-	if s.free == 0 && int(s.used) == len(s.entries) {
+	if s.free == 0 && s.used == s.end {
 		return false
 	}
 	if s.table.live.Add(1) <= s.table.max {
@@ -91,7 +106,7 @@ func (s *Shard) reserve() bool {
 // claimed.
 func (s *Shard) evict() bool {
 	for _, c := range s.table.evict {
-		if i := s.entries[c].succ; i != uint32(c) {
+		if i := s.entries[s.ring(c)].succ; i != s.ring(c) {
 			s.remove(&s.entries[i], Evicted)
 			return true
 		}
@@ -120,12 +135,12 @@ func (s *Shard) take() uint32 {
 // Moving it would drag its neighbours' cache lines along; a busy flow, whose
 // packets come close together, is spared most of that.
 func (s *Shard) Move(e *Entry, class Class, now uint32) {
-	if e.Class == class && int32(now-e.touched) < s.table.grains[class].Load() {
-		return
+	if e.Class != class || int32(now-e.touched) >= s.table.grains[class].Load() {
+		s.move(e, class, now)
 	}
-	i := s.unlink(e)
-	s.link(i, e, class, now)
 }
+
+func (s *Shard) move(e *Entry, class Class, now uint32) { s.link(s.unlink(e), e, class, now) }
 
 // Delete removes an entry.
 func (s *Shard) Delete(e *Entry) {
@@ -139,10 +154,9 @@ func (s *Shard) remove(e *Entry, cause Cause) {
 		s.table.onRemove(e, cause)
 	}
 	i := s.unlink(e)
-	s.unchain(i, e)
+	s.displace(i, e)
 	e.Class = unused
-	atomic.StoreUint32(&e.next, s.free)
-	s.free = i
+	e.next, s.free = s.free, i
 	s.removed[cause]++
 }
 
@@ -152,12 +166,12 @@ func (s *Shard) remove(e *Entry, cause Cause) {
 // before the time of the last entry. Taking that time instead keeps the ring
 // sorted.
 func (s *Shard) link(i uint32, e *Entry, class Class, now uint32) {
-	end := &s.entries[class]
+	end := &s.entries[s.ring(class)]
 	last := &s.entries[end.prev]
 	if last != end && int32(now-last.touched) < 0 {
 		now = last.touched
 	}
-	e.prev, e.succ = end.prev, uint32(class)
+	e.prev, e.succ = end.prev, s.ring(class)
 	last.succ, end.prev = i, i
 	e.Class, e.touched = class, now
 	s.count[class]++
@@ -170,13 +184,4 @@ func (s *Shard) unlink(e *Entry) uint32 {
 	before.succ, after.prev = e.succ, e.prev
 	s.count[e.Class]--
 	return i
-}
-
-// unchain takes entry i out of the chain of its bucket.
-func (s *Shard) unchain(i uint32, e *Entry) {
-	link := s.bucket(uint64(e.hash))
-	for *link != i {
-		link = &s.entries[*link].next
-	}
-	atomic.StoreUint32(link, e.next)
 }

@@ -3,7 +3,6 @@
 package flowtable
 
 import (
-	"errors"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -13,46 +12,39 @@ import (
 // one is not worth asking for.
 const hugePage = 2 << 20
 
-// A slab is the memory of all shards: anonymous mappings, which the kernel fills
-// with zeros page by page as they are first used.
+// A slab is the memory of all shards: an anonymous mapping, which the kernel fills with
+// zeros page by page as they are first used.
 type slab struct {
 	entries []Entry
-	heads   []uint32
-	maps    [][]byte
+	buckets []bucket
+	mapping []byte
 }
 
-func newSlab(entries, heads int) (slab, error) {
-	a, err := mmap(entries * entrySize)
+// newSlab maps both in one piece that begins at a huge page, for fewer misses of the TLB.
+// It leaves out MAP_NORESERVE: where the administrator forbids overcommitment, a table
+// that does not fit should fail at the start, not under load.
+func newSlab(entries, buckets int) (slab, error) {
+	size := buckets*bucketSize + entries*entrySize
+	size += 2*hugePage - size%hugePage
+	m, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
 		return slab{}, err
 	}
-	b, err := mmap(heads * 4)
-	if err != nil {
-		return slab{}, errors.Join(err, unix.Munmap(a))
+	if size > 2*hugePage {
+		_ = unix.Madvise(m, unix.MADV_HUGEPAGE) // without it the table works as well, only slower
 	}
+	start := m[-uintptr(unsafe.Pointer(&m[0]))%hugePage:]
 	return slab{
-		entries: unsafe.Slice((*Entry)(unsafe.Pointer(&a[0])), entries),
-		heads:   unsafe.Slice((*uint32)(unsafe.Pointer(&b[0])), heads),
-		maps:    [][]byte{a, b},
+		buckets: unsafe.Slice((*bucket)(unsafe.Pointer(&start[0])), buckets),
+		entries: unsafe.Slice((*Entry)(unsafe.Pointer(&start[buckets*bucketSize])), entries),
+		mapping: m,
 	}, nil
-}
-
-// mmap leaves out MAP_NORESERVE: where the administrator forbids overcommitment,
-// a table that does not fit should fail at the start, not under load.
-func mmap(size int) ([]byte, error) {
-	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
-	if err == nil && size >= hugePage {
-		// Fewer misses of the TLB. Without it the table works as well, only slower.
-		_ = unix.Madvise(b, unix.MADV_HUGEPAGE)
-	}
-	return b, err
 }
 
 // release gives the memory back. Using it afterwards faults.
 func (s slab) release() error {
-	var errs []error
-	for _, b := range s.maps {
-		errs = append(errs, unix.Munmap(b))
+	if s.mapping == nil {
+		return nil
 	}
-	return errors.Join(errs...)
+	return unix.Munmap(s.mapping)
 }

@@ -7,11 +7,11 @@ package flowtable
 // only memory of Go's own.
 type slab struct {
 	entries []Entry
-	heads   []uint32
+	buckets []bucket
 }
 
-func newSlab(entries, heads int) (slab, error) {
-	return slab{entries: make([]Entry, entries), heads: make([]uint32, heads)}, nil
+func newSlab(entries, buckets int) (slab, error) {
+	return slab{entries: make([]Entry, entries), buckets: make([]bucket, buckets)}, nil
 }
 
 // release leaves the memory to the collector.

@@ -1,5 +1,5 @@
-// Package flowtable remembers flows: a hash table of linked lists over a slab of
-// fixed size, in which entries also queue up to expire.
+// Package flowtable remembers flows: a hash table over a slab of fixed size, in which
+// entries also queue up to expire, on linked lists.
 //
 // It knows neither packets nor hosts nor clocks. Keys are bytes, what a flow is
 // bound to is a number, and the time is an argument: milliseconds of any clock
@@ -7,15 +7,14 @@
 // only ever compared by subtraction.
 //
 // The table is divided into shards, each with a mutex, and no method holds more
-// than one of them. In a shard an entry is on two lists at once: the chain of its
-// bucket, and the ring of its class. All entries of a class have the same
-// timeout, so a ring in which each touched entry moves to the end is always
-// sorted by the time at which its entries expire. To expire is to take from the
-// front, and to evict the oldest is the same: there is no timer, no heap and no
-// scan.
+// than one of them. An entry is linked from the bucket of its hash, and is on a list,
+// the ring of its class. All entries of a class have the same timeout, so a ring in
+// which each touched entry moves to the end is always sorted by the time at which its
+// entries expire. To expire is to take from the front, and to evict the oldest is the
+// same: there is no timer, no heap and no scan.
 //
 // Memory is fixed when the table is made. A flow costs 64 bytes for its entry and
-// 3 to 6 for its share of the buckets. On Linux all of it is mapped outside the
+// 6 for its share of the buckets. On Linux all of it is mapped outside the
 // garbage collector's sight and becomes real as it is first used; elsewhere it is
 // a pair of slices without pointers, which the collector does not look into.
 //
@@ -27,7 +26,6 @@ package flowtable
 import (
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"math"
 	"math/bits"
 	"runtime"
@@ -92,8 +90,8 @@ func (c Cause) String() string {
 // A Table is a table of flows. All its methods may be called by several
 // goroutines at once; Close alone must come after all others.
 type Table struct {
-	seed     maphash.Seed
-	shift    uint // a hash shifted right by it is the index of its shard
+	hash     hash
+	shift    uint // a hash without its lowest bit, shifted right by it, is the index of its shard
 	shards   []Shard
 	max      int64
 	timeouts [Classes]atomic.Int32 // milliseconds
@@ -102,6 +100,9 @@ type Table struct {
 	onRemove func(*Entry, Cause)
 	keep     func(*Entry) (Class, bool)
 	slab     slab
+	entries  []Entry
+	buckets  []bucket
+	mask     uint32 // of the bits of a link that are an index of entries
 
 	_      [cacheLine]byte
 	live   atomic.Int64  // entries in all shards, and slots being reserved
@@ -122,8 +123,8 @@ func New(cfg Config) (*Table, error) {
 		return nil, err
 	}
 	t := &Table{
-		seed:     maphash.MakeSeed(),
-		shift:    uint(64 - bits.TrailingZeros(uint(cfg.Shards))),
+		hash:     newHash(),
+		shift:    uint(63 - bits.TrailingZeros(uint(cfg.Shards))),
 		shards:   make([]Shard, cfg.Shards),
 		max:      int64(cfg.MaxFlows),
 		evict:    slices.Clone(cfg.Evict),
@@ -138,11 +139,19 @@ func New(cfg Config) (*Table, error) {
 	if t.slab, err = newSlab(slots*cfg.Shards, buckets*cfg.Shards); err != nil {
 		return nil, fmt.Errorf("flowtable: no memory for MaxFlows %d, choose fewer: %w", cfg.MaxFlows, err)
 	}
-	for i := range t.shards {
-		entries := t.slab.entries[i*slots : (i+1)*slots]
-		t.shards[i].init(t, entries, t.slab.heads[i*buckets:(i+1)*buckets])
-	}
+	t.divide(t.slab.entries, t.slab.buckets)
 	return t, nil
+}
+
+// divide gives the shards their parts of the entries. Which buckets are whose, the hash
+// says.
+func (t *Table) divide(entries []Entry, buckets []bucket) {
+	t.entries, t.buckets = entries, buckets
+	t.mask = 1<<bits.Len(uint(len(entries)-1)) - 1
+	slots := len(entries) / len(t.shards)
+	for i := range t.shards {
+		t.shards[i].init(t, i*slots, (i+1)*slots)
+	}
 }
 
 // SetTimeout changes the idle timeout of a class, of the entries that are in it
@@ -196,51 +205,45 @@ const (
 // the table does. The slack is 0.5 % of 10 M flows in 4 shards, and becomes real
 // memory only where it is used.
 //
-// The number of buckets is the power of two nearest to m by ratio: 0.7 to 1.4
-// flows per bucket.
+// A full shard has eleven flows per bucket of 16 links. By Poisson's law one
+// flow in 89 is then in a bucket's list; at four fifths of that one in 530.
 func geometry(maxFlows, shards int) (slots, buckets int) {
 	m := float64(maxFlows) / float64(shards)
 	room := min(maxFlows, int(math.Ceil(m+8*math.Sqrt(m)))+64)
-	return Classes + room, 1 << max(0, int(math.Round(math.Log2(m))))
+	return Classes + room, max(1, int(math.Ceil(m/11)))
 }
 
-// Hash returns the hash of a key: secret, and different in every table. The high
-// bits choose the shard, the low bits the bucket.
+// Hash returns the hash of a key: secret, and different in every table.
 func (t *Table) Hash(k *Key) uint64 {
-	return maphash.Bytes(t.seed, (*[unsafe.Sizeof(Key{})]byte)(unsafe.Pointer(k))[:])
+	var h [1]uint64
+	t.hash.sum((*[1]Key)(unsafe.Pointer(k))[:], h[:])
+	return h[0]
 }
 
-// Touch loads into the cache, without any lock, what Lookup will read for these
-// hashes: their buckets, the first entry of each, and the second where the first is
-// of another hash, as it is for one flow in three when the table is full. Each loop
-// does next to nothing but load, since a processor looks only so many instructions
-// ahead of a load that it waits for: the fewer lie between two loads, the more of them
-// are under way at once.
-func (t *Table) Touch(hashes []uint64) {
-	for _, h := range hashes {
-		atomic.LoadUint32(t.shards[h>>t.shift].bucket(h))
-	}
-	for _, h := range hashes {
-		t.first(h)
-	}
-	for _, h := range hashes {
-		if e := t.first(h); atomic.LoadUint32(&e.hash) != uint32(h) {
-			atomic.LoadUint32(&t.shards[h>>t.shift].entries[atomic.LoadUint32(&e.next)].hash)
-		}
-	}
-}
+// Hashes writes the hash of each key into hashes.
+func (t *Table) Hashes(keys []Key, hashes []uint64) { t.hash.sum(keys, hashes) }
 
-// first returns the first entry of the hash's bucket, which may change at any time.
-func (t *Table) first(h uint64) *Entry {
-	s := &t.shards[h>>t.shift]
-	e := &s.entries[atomic.LoadUint32(s.bucket(h))]
-	atomic.LoadUint32(&e.hash)
-	return e
+// Touch loads into the cache, without any lock, what Guessed will read for these hashes:
+// their buckets, and of each the entry that most likely has the hash, which goes into
+// guesses, 0 for none. Loops that load do nothing else, since a processor looks only so
+// many instructions ahead of a load that it waits for: the fewer lie between two loads,
+// the more of them are under way at once.
+func (t *Table) Touch(hashes []uint64, guesses []uint32) {
+	guesses = guesses[:len(hashes)]
+	for _, h := range hashes {
+		atomic.LoadUint32(&bucketOf(t.buckets, hashOf(h))[0])
+	}
+	t.guess(hashes, guesses)
+	for _, i := range guesses {
+		atomic.LoadUint32(&t.entries[i].hash)
+	}
 }
 
 // ShardOf returns the index of the hash's shard, from 0 to Shards-1. A caller who
 // groups a batch by it can serve each group under one Lock, of any of its hashes.
-func (t *Table) ShardOf(h uint64) int { return int(h >> t.shift) }
+func (t *Table) ShardOf(h uint64) int {
+	return int(h >> 1 >> (t.shift & 63)) // a processor masks by itself; one shard is a shift by 64
+}
 
 // Shards returns the number of shards.
 func (t *Table) Shards() int { return len(t.shards) }
@@ -248,8 +251,20 @@ func (t *Table) Shards() int { return len(t.shards) }
 // Lock locks the hash's shard, waiting for it if need be, and returns it. Nobody
 // may lock a second shard before unlocking the first.
 func (t *Table) Lock(h uint64) *Shard {
-	s := &t.shards[h>>t.shift]
+	s := &t.shards[t.ShardOf(h)]
 	s.mu.Lock()
+	return s
+}
+
+// LockShard is Lock by a shard's index. Unless it is to wait, it returns nil if somebody
+// else has the lock.
+func (t *Table) LockShard(i int, wait bool) *Shard {
+	s := &t.shards[i]
+	if wait {
+		s.mu.Lock()
+	} else if !s.mu.TryLock() {
+		return nil
+	}
 	return s
 }
 
@@ -258,8 +273,9 @@ func (t *Table) Lock(h uint64) *Shard {
 // for anything new.
 func (t *Table) Close() error {
 	for i := range t.shards {
-		t.shards[i].close()
+		t.shards[i].flush()
 	}
+	t.divide(make([]Entry, Classes*len(t.shards)), make([]bucket, len(t.shards)))
 	freed := t.slab
 	t.slab = slab{}
 	return freed.release()
@@ -269,10 +285,13 @@ func (t *Table) Close() error {
 type state struct {
 	mu      sync.Mutex
 	table   *Table
-	entries []Entry  // the first Classes are the ends of the rings, never flows
-	heads   []uint32 // of the buckets' chains; a power of two of them
-	used    uint32   // entries[used:] were never used: their memory is not touched before
-	free    uint32   // first of the entries that were used and are not now
+	entries []Entry // the table's
+	buckets []bucket
+	mask    uint32
+	base    uint32 // entries[base:end] are the shard's; the first Classes of them are the ends of the rings, never flows
+	end     uint32
+	used    uint32 // entries[used:end] were never used: their memory is not touched before
+	free    uint32 // first of the entries that were used and are not now
 	count   [Classes]int
 	// counters
 	inserted, full uint64

@@ -1,9 +1,9 @@
 package flowtable
 
 import (
-	"encoding/binary"
 	"maps"
 	"math"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"sync"
@@ -38,9 +38,7 @@ func newTable(tb testingT, cfg Config) *Table {
 
 // key returns the n-th of many keys.
 func key(n int) Key {
-	k := Key{ClientPort: uint16(n), Port: 80}
-	binary.BigEndian.PutUint64(k.Client[8:], uint64(n))
-	return k
+	return Key{Client: [2]uint64{0, uint64(n)}, ClientPort: uint16(n), Port: 80}
 }
 
 func insert(t *Table, k Key, class Class, now uint32) bool {
@@ -234,6 +232,14 @@ func TestEvictionOrder(t *testing.T) {
 	require.Equal(t, 6, tab.Len())
 }
 
+// find does what callers do who have touched.
+func find(s *Shard, k *Key, h uint64, guess uint32) *Entry {
+	if e := s.Guessed(k, guess); e != nil {
+		return e
+	}
+	return s.Lookup(k, h)
+}
+
 func TestFillsUpWholly(t *testing.T) {
 	for _, size := range []int{1, 3, 64, 1000, 20_000} {
 		for _, shards := range []int{1, 4, 64} {
@@ -254,22 +260,46 @@ func TestFillsUpWholly(t *testing.T) {
 	}
 }
 
+// TestEqualHashes fills a bucket and the list behind it, and takes entries out of all
+// places of both.
 func TestEqualHashes(t *testing.T) {
-	const h = 42
-	tab := newTable(t, Config{MaxFlows: 3, Shards: 1})
+	const h, flows = 42<<32 | 42, 2*bucketLinks + 5
+	tab := newTable(t, Config{MaxFlows: flows, Shards: 1})
 	s := tab.Lock(h)
 	defer s.Unlock()
-	keys := [...]Key{key(1), key(2), key(3)}
-	for i := range keys {
+	var keys [flows]Key
+	there := map[int]bool{}
+	check := func() {
+		for i := range keys {
+			e := s.Lookup(&keys[i], h)
+			require.Equal(t, there[i], e != nil, "%d", i)
+			if e != nil {
+				require.Equal(t, uint32(i), e.Peer)
+			}
+		}
+	}
+	insert := func(i int) {
+		keys[i] = key(i)
 		s.Insert(&keys[i], h, 0, 0).Peer = uint32(i)
+		there[i] = true
+		check()
 	}
 	for i := range keys {
-		require.Equal(t, uint32(i), s.Lookup(&keys[i], h).Peer)
+		insert(i)
 	}
-	s.Delete(s.Lookup(&keys[1], h)) // the middle of the chain
-	require.Nil(t, s.Lookup(&keys[1], h))
-	require.Equal(t, uint32(0), s.Lookup(&keys[0], h).Peer)
-	require.Equal(t, uint32(2), s.Lookup(&keys[2], h).Peer)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 20 {
+		for _, i := range rng.Perm(flows)[:rng.IntN(flows)] {
+			s.Delete(s.Lookup(&keys[i], h))
+			there[i] = false
+			check()
+		}
+		for i := range keys {
+			if !there[i] {
+				insert(i)
+			}
+		}
+	}
 }
 
 func TestAllSeesAll(t *testing.T) {
@@ -348,7 +378,7 @@ func TestHashCoversTheWholeKey(t *testing.T) {
 	tab := newTable(t, Config{MaxFlows: 1})
 	seen := map[uint64]bool{}
 	for _, k := range []Key{
-		{}, {Client: [16]byte{1}}, {Client: [16]byte{15: 1}},
+		{}, {Client: [2]uint64{1, 0}}, {Client: [2]uint64{0, 1}},
 		{ClientPort: 1}, {Port: 1}, {Service: 1}, {Addr: 1},
 	} {
 		seen[tab.Hash(&k)] = true
@@ -359,12 +389,13 @@ func TestHashCoversTheWholeKey(t *testing.T) {
 func TestNoAllocation(t *testing.T) {
 	tab := newTable(t, Config{MaxFlows: 100, Timeouts: [Classes]time.Duration{time.Second}, Evict: []Class{0}})
 	k, now := key(1), uint32(0)
+	var guess [1]uint32
 	require.Zero(t, testing.AllocsPerRun(1000, func() {
 		now += 2000
 		h := tab.Hash(&k)
-		tab.Touch([]uint64{h})
+		tab.Touch([]uint64{h}, guess[:])
 		s := tab.Lock(h)
-		e := s.Lookup(&k, h)
+		e := find(s, &k, h, guess[0])
 		if e == nil {
 			e = s.Insert(&k, h, 0, now)
 		}
@@ -391,13 +422,14 @@ func TestConcurrentUse(t *testing.T) {
 	var wg sync.WaitGroup
 	for g := range goroutines {
 		wg.Go(func() {
+			var guess [1]uint32
 			for i := range rounds {
 				now := uint32(i)
 				k := key((i*7919 + g*104729) % keys)
 				h := tab.Hash(&k)
-				tab.Touch([]uint64{h})
+				tab.Touch([]uint64{h}, guess[:])
 				s := tab.Lock(h)
-				switch e := s.Lookup(&k, h); {
+				switch e := find(s, &k, h, guess[0]); {
 				case e == nil:
 					s.Insert(&k, h, Class(i&1), now)
 				case i%5 == 0:
