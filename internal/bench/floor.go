@@ -27,22 +27,22 @@ func newFloor(flows int) *floor {
 	for i := range f.entries {
 		p := packetOf(uint32(i))
 		f.entries[i] = [8]uint64{p[0], p[1]}
-		f.buckets[f.hash(&p)] = uint32(i)
+		f.buckets[hashOf(f.seed, &p)&f.mask] = uint32(i)
 	}
 	return f
 }
 
 func packetOf(flow uint32) [5]uint64 { return [5]uint64{uint64(flow), uint64(flow) * 31, 3, 4, 5} }
 
-func (f *floor) hash(p *[5]uint64) uint64 {
-	return maphash.Bytes(f.seed, (*[40]byte)(unsafe.Pointer(p))[:]) & f.mask
-}
+func hashOf(s maphash.Seed, p *[5]uint64) uint64 { return maphash.Bytes(s, (*[40]byte)(unsafe.Pointer(p))[:]) }
 
 // run handles one packet of each of 32 flows in the passes that a router would use.
 func (f *floor) run(flows *[32]uint32) {
 	for i, n := range flows {
 		f.packets[i] = packetOf(n)
-		f.hashes[i] = f.hash(&f.packets[i])
+	}
+	for i := range f.packets { // right after the stores it would wait for them
+		f.hashes[i] = hashOf(f.seed, &f.packets[i]) & f.mask
 	}
 	for i, h := range f.hashes {
 		f.found[i] = f.buckets[h]
