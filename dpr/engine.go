@@ -23,7 +23,8 @@ type Engine struct {
 	errors limiter
 	full   atomic.Int64 // when the table last had no room, since epoch; 0 for never
 	wait   atomic.Int64 // Timeouts.Embryonic
-	stats  counters
+	stats  tally
+	made   atomic.Uint32 // batches
 	extra  extras
 	// What confirms that flows are alive.
 	watch     atomic.Pointer[watch]
@@ -124,7 +125,7 @@ func (e *Engine) removed(entry *flowtable.Entry, _ flowtable.Cause) {
 func (e *Engine) Tick(now time.Time) {
 	e.ticked.Store(int64(e.since(now)))
 	e.table.Expire(e.millis(now), maxExpire)
-	e.stats[firstReason+int(FragmentLost)].Add(uint64(e.extra.expire(e.since(now))))
+	e.stats[0].counters[firstReason+int(FragmentLost)].Add(uint64(e.extra.expire(e.since(now))))
 	for _, s := range e.view.Load().services {
 		if s != nil {
 			s.refreshServing(e.since(now))
@@ -188,6 +189,7 @@ type batch struct {
 	now    time.Duration
 	millis uint32
 	count  [numCounters]uint32
+	stats  *counters // that count goes to
 	last   dialled
 	jobs   [maxBatch]job
 	hdrs   [maxBatch]header.Packet // of the jobs, as are the keys
@@ -222,6 +224,7 @@ type lane struct{ first, last uint8 }
 func (e *Engine) newBatch() any {
 	b := &batch{
 		engine: e,
+		stats:  &e.stats[e.made.Add(1)%uint32(len(e.stats))].counters,
 		lanes:  make([]lane, e.table.Shards()),
 		busy:   make([]uint16, 0, maxBatch),
 	}
@@ -299,22 +302,15 @@ func (b *batch) queue(n int) {
 	}
 }
 
-// decideAll empties all lanes, and returns how many packets went as predicted. Lanes
-// whose shard another batch has locked it leaves for later, until there are no others.
+// decideAll empties all lanes, and returns how many packets went as predicted.
 func (b *batch) decideAll(pkts []Packet) (went int) {
-	for wait := false; len(b.busy) > 0; {
-		left := b.busy[:0]
-		for _, n := range b.busy {
-			shard := b.engine.table.LockShard(int(n), wait)
-			if shard == nil {
-				left = append(left, n)
-				continue
-			}
-			went += b.decideLane(pkts, &b.lanes[n], shard)
-			shard.Unlock()
-		}
-		wait, b.busy = len(left) == len(b.busy), left
+	for _, n := range b.busy {
+		l := &b.lanes[n]
+		shard := b.engine.table.Lock(b.hashes[l.first-1])
+		went += b.decideLane(pkts, l, shard)
+		shard.Unlock()
 	}
+	b.busy = b.busy[:0]
 	return went
 }
 

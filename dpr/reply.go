@@ -128,7 +128,7 @@ func (b *batch) reply(p *Packet, h *header.Packet, proto uint8) {
 	if h.Version == 4 {
 		header.PutIPv4(p.Bytes(), &header.IPv4Fields{
 			TotalLen: p.Len, TTL: replyTTL, Protocol: proto, Src: h.Dst, Dst: h.Src,
-			ID: uint16(b.engine.stats[errorsSent].Load()) + uint16(b.count[errorsSent]),
+			ID: uint16(b.engine.stats.of(errorsSent)) + uint16(b.count[errorsSent]),
 		})
 	} else {
 		header.PutIPv6(p.Bytes(), &header.IPv6Fields{

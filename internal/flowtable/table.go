@@ -256,18 +256,6 @@ func (t *Table) Lock(h uint64) *Shard {
 	return s
 }
 
-// LockShard is Lock by a shard's index. Unless it is to wait, it returns nil if somebody
-// else has the lock.
-func (t *Table) LockShard(i int, wait bool) *Shard {
-	s := &t.shards[i]
-	if wait {
-		s.mu.Lock()
-	} else if !s.mu.TryLock() {
-		return nil
-	}
-	return s
-}
-
 // Close removes all entries, telling OnRemove, and releases the memory. No other
 // method may run at the same time. Afterwards the table is empty, and too full
 // for anything new.
