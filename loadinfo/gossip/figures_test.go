@@ -140,8 +140,8 @@ func measure(t *testing.T, n int) {
 	ticks := dissemination(t, hosts)
 	t.Logf("one change until all know: mean %.1f ticks, at most %.1f (%.1f expected of rounds at once; see TestDissemination)",
 		mean(ticks), slices.Max(ticks), want.ticks)
-	if known {
-		require.Less(t, slices.Max(ticks), 4*want.ticks+10)
+	if known { // who misses a version, one host in 55 where room is short, gets the next or the one after
+		require.Less(t, slices.Max(ticks), 4*want.ticks+10+2*float64(period)/float64(hosts[0].g.cfg.Interval))
 	}
 
 	detection(t, hosts, &first)
