@@ -248,10 +248,19 @@ func (t *Table) ShardOf(h uint64) int {
 // Shards returns the number of shards.
 func (t *Table) Shards() int { return len(t.shards) }
 
+// lockTries is how often a lock is tried before the mutex waits in its own way, which is
+// for longer at a time than most batches hold it.
+const lockTries = 200
+
 // Lock locks the hash's shard, waiting for it if need be, and returns it. Nobody
 // may lock a second shard before unlocking the first.
 func (t *Table) Lock(h uint64) *Shard {
 	s := &t.shards[t.ShardOf(h)]
+	for range lockTries {
+		if s.mu.TryLock() {
+			return s
+		}
+	}
 	s.mu.Lock()
 	return s
 }
