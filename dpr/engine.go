@@ -35,9 +35,10 @@ type Engine struct {
 	mu           sync.Mutex // guards changes of view and all below
 	serviceIndex map[string]uint16
 	addrIndex    map[[16]byte]uint16
-	addrs        []netip.Addr // by index
-	servers      []*server    // by number, see view
-	flowCounters map[hostService]*flowCounters
+	addrs        []netip.Addr    // by index
+	servers      []*server       // by number, see view
+	states       []*serviceState // by service index, as in view
+	live         map[hostService]*atomic.Int32
 	generation   uint16
 }
 
@@ -54,7 +55,7 @@ func New(cfg Config) (*Engine, error) {
 		epoch:        time.Now(),
 		serviceIndex: make(map[string]uint16),
 		addrIndex:    make(map[[16]byte]uint16),
-		flowCounters: make(map[hostService]*flowCounters),
+		live:         make(map[hostService]*atomic.Int32),
 		servers:      make([]*server, 1),
 	}
 	e.errors.interval = time.Second / time.Duration(cfg.ErrorsPerSecond)

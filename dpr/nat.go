@@ -226,6 +226,13 @@ func (s *server) close(now uint32) bool {
 	return s.closed
 }
 
+// reopen takes close back.
+func (s *server) reopen() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = false
+}
+
 // NATPorts counts the ports that flows to one endpoint of a plain server leave from.
 type NATPorts struct {
 	// Server is the endpoint.
@@ -279,15 +286,22 @@ func (e *Engine) setServers(v *view) error {
 			}
 		}
 	}
-	e.forgetServers(wanted)
 	v.servers = slices.Clone(e.servers)
+	gone := e.forgetServers(v, wanted)
 	v.byEndpoint = make(map[endpoint]*server, len(v.servers))
 	for _, s := range v.servers {
 		if s != nil {
 			v.byEndpoint[s.endpoint] = s
 		}
 	}
-	return v.natOverlap(&e.cfg.NAT)
+	if err := v.natOverlap(&e.cfg.NAT); err != nil {
+		for _, s := range gone {
+			s.reopen()
+		}
+		return err
+	}
+	e.servers = v.servers
+	return nil
 }
 
 // family is the place of a server in a peer's list.
@@ -299,7 +313,7 @@ func family(is4 bool) int {
 }
 
 func (v *view) named(name string, index map[string]uint16) *service {
-	if i, known := index[name]; known {
+	if i, known := index[name]; known && int(i) < len(v.services) { // else the service was refused
 		return v.services[i]
 	}
 	return nil
@@ -324,15 +338,17 @@ func (e *Engine) server(to endpoint) (uint16, error) {
 	return s.index, nil
 }
 
-// forgetServers drops the servers that are not wanted and have no port that is used
-// or rests.
-func (e *Engine) forgetServers(wanted map[endpoint]bool) {
+// forgetServers drops from v the servers that are not wanted and have no port that is
+// used or rests, and returns them.
+func (e *Engine) forgetServers(v *view, wanted map[endpoint]bool) (gone []*server) {
 	now := seconds(time.Duration(e.ticked.Load()))
-	for i, s := range e.servers {
+	for i, s := range v.servers {
 		if s != nil && !wanted[s.endpoint] && s.close(now) {
-			e.servers[i] = nil
+			v.servers[i] = nil
+			gone = append(gone, s)
 		}
 	}
+	return gone
 }
 
 // natOverlap refuses services whose packets could not be told from those of plain

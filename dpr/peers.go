@@ -62,9 +62,6 @@ func (e *Engine) keepPeers(v *view, names map[string]Peer) {
 			delete(names, p.name)
 			continue
 		}
-		for _, c := range p.count {
-			c.open.Store(0)
-		}
 		*p = peer{}
 	}
 }

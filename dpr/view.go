@@ -41,9 +41,10 @@ const defaultPeerMTU = 1452
 // one instant. It is immutable, but for counters: every change makes a new one,
 // and Process loads it once per batch.
 type view struct {
-	services []*service // by index; nil for one that was removed; see service.next
-	ports    [2]portMap // TCP, UDP
-	peers    []peer     // by slot; slot 0 stays empty
+	services []*service      // by index; nil for one that was removed; see service.next
+	states   []*serviceState // by index, of those that were removed too
+	ports    [2]portMap      // TCP, UDP
+	peers    []peer          // by slot; slot 0 stays empty
 	addrs    []netip.Addr
 	owner    []PeerID  // by index of an address: the peer that is dialled there; 0 for none
 	servers  []*server // by number; nil for those that are gone, and for 0
@@ -86,7 +87,8 @@ type service struct {
 	*serviceState
 }
 
-// serviceState is what a service keeps when its configuration changes.
+// serviceState is what a service keeps when its configuration changes. One that is removed
+// leaves its counters, which its flows are in until they end: it may come back.
 type serviceState struct {
 	choice atomic.Pointer[choice] // nil until the first snapshot
 	count  serviceCounters
@@ -114,14 +116,10 @@ type peer struct {
 	servers  [][2]uint16                 // their numbers by service index and family; 0 for none
 }
 
-// counts returns the counters of an entry's flow, nil if its peer or its service is
-// gone.
+// counts returns the counters of an entry's flow, nil if its peer is gone.
 func (v *view) counts(entry *flowtable.Entry) *flowCounters {
 	if entry.Peer == 0 {
-		if s := v.services[entry.Key.Service]; s != nil {
-			return &s.here
-		}
-		return nil
+		return &v.states[entry.Key.Service].here
 	}
 	if p := v.peer(PeerID(entry.Peer)); p != nil {
 		return p.count[entry.Key.Service]
@@ -133,7 +131,7 @@ func (v *view) counts(entry *flowtable.Entry) *flowCounters {
 type flowCounters struct {
 	// live is lb.Host.Live: +1 for each flow handed over, -1 for each end seen.
 	// A flow that merely times out is not an end, so only differences count.
-	live atomic.Int32
+	live *atomic.Int32
 	// open is the number of entries whose flow has not ended: 0 when all are gone.
 	open atomic.Int32
 }
@@ -226,7 +224,8 @@ func (s *addrSet) index(a *[16]byte) (uint16, bool) {
 
 // SetServices replaces the services. Flows of services that stay, by name, are
 // kept; those of services that go are forgotten as they time out, and their
-// packets pass to the kernel. On an error nothing changes.
+// packets pass to the kernel. One that comes back needs a snapshot, and sockets, again.
+// On an error nothing changes.
 func (e *Engine) SetServices(services []Service) error {
 	if err := validateServices(services); err != nil {
 		return err
@@ -235,25 +234,36 @@ func (e *Engine) SetServices(services []Service) error {
 	defer e.mu.Unlock()
 	next := *e.view.Load()
 	next.peers = slices.Clone(next.peers) // growCounters writes to them
-	next.services = make([]*service, len(next.services), len(next.services)+len(services))
+	next.services = make([]*service, len(e.states), len(e.states)+len(services))
 	next.ports = [2]portMap{}
 	for _, s := range services {
 		if err := e.addService(&next, s); err != nil {
 			return err
 		}
 	}
-	next.addrs = e.addrs
+	next.states, next.addrs = e.states, e.addrs
 	e.findOwners(&next)
 	e.growCounters(&next)
 	if err := e.setServers(&next); err != nil {
 		return err
 	}
 	e.view.Store(&next)
+	for i, s := range next.services {
+		if s == nil {
+			next.states[i].leave()
+		}
+	}
 	return nil
 }
 
+// leave forgets what a service is told anew if it comes back.
+func (s *serviceState) leave() {
+	s.choice.Store(nil)
+	s.own.sockets.Store(nil)
+}
+
 // addService puts s into v under the index that its name has for the engine's
-// life, with the policy and snapshot that it had before.
+// life, with the state that it had before.
 func (e *Engine) addService(v *view, s Service) error {
 	index, known := e.serviceIndex[s.Name]
 	if !known {
@@ -262,14 +272,10 @@ func (e *Engine) addService(v *view, s Service) error {
 		}
 		index = uint16(len(e.serviceIndex))
 		e.serviceIndex[s.Name] = index
+		e.states = append(e.states, &serviceState{here: flowCounters{live: new(atomic.Int32)}})
 		v.services = append(v.services, nil)
 	}
-	next := &service{Service: s, index: index, next: v.services[index], serviceState: new(serviceState)}
-	if next.next != nil {
-		next.serviceState = next.next.serviceState
-	} else if old := e.view.Load().services; int(index) < len(old) && old[index] != nil {
-		next.serviceState = old[index].serviceState
-	}
+	next := &service{Service: s, index: index, next: v.services[index], serviceState: e.states[index]}
 	if err := e.internAddrs(next); err != nil {
 		return err
 	}
@@ -318,30 +324,35 @@ func (e *Engine) internAddr(a netip.Addr) (uint16, error) {
 	return index, nil
 }
 
-// growCounters gives each peer of v a counter for each service name.
+// growCounters gives each peer of v counters for each service name. They are those of
+// one ID: batches that still know a peer of that name that went do not count in them.
 func (e *Engine) growCounters(v *view) {
 	for slot := range v.peers {
 		p := &v.peers[slot]
 		if p.id == 0 || len(p.count) == len(e.serviceIndex) {
 			continue
 		}
-		p.count = make([]*flowCounters, len(e.serviceIndex))
+		count := make([]*flowCounters, len(e.serviceIndex))
+		copy(count, p.count)
 		for name, index := range e.serviceIndex {
-			p.count[index] = e.counters(p.name, name)
+			if count[index] == nil {
+				count[index] = &flowCounters{live: e.liveOf(p.name, name)}
+			}
 		}
+		p.count = count
 	}
 }
 
 type hostService struct{ host, service string }
 
-func (e *Engine) counters(host, service string) *flowCounters {
+func (e *Engine) liveOf(host, service string) *atomic.Int32 {
 	key := hostService{host, service}
-	c := e.flowCounters[key]
-	if c == nil {
-		c = new(flowCounters)
-		e.flowCounters[key] = c
+	live := e.live[key]
+	if live == nil {
+		live = new(atomic.Int32)
+		e.live[key] = live
 	}
-	return c
+	return live
 }
 
 // Live returns the count of flows of the service that this engine has handed to
@@ -350,15 +361,21 @@ func (e *Engine) counters(host, service string) *flowCounters {
 func (e *Engine) Live(host, service string) *atomic.Int32 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return &e.counters(host, service).live
+	return e.liveOf(host, service)
 }
 
 // Open returns the number of open flows of the service that the host was handed and
-// that are in the table.
+// that are in the table; 0 if the host is not among the peers.
 func (e *Engine) Open(host, service string) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return int(e.counters(host, service).open.Load())
+	v := e.view.Load()
+	p := v.peer(v.byName()[host])
+	index, known := e.serviceIndex[service]
+	if p == nil || !known || int(index) >= len(p.count) { // or the service was refused
+		return 0
+	}
+	return int(p.count[index].open.Load())
 }
 
 // PeerID returns the ID of the peer for the uplink's use, which changes when a
@@ -392,11 +409,11 @@ func (e *Engine) SetSnapshot(name string, policy lb.Policy, snap *lb.Snapshot) e
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	v := e.view.Load()
-	index, known := e.serviceIndex[name]
-	if !known || v.services[index] == nil {
+	s := v.named(name, e.serviceIndex)
+	if s == nil {
 		return fmt.Errorf("dpr: there is no service %q", name)
 	}
-	v.services[index].choice.Store(&choice{snap, picker, routes(snap, v.byName()), e.hashIDs(snap)})
+	s.choice.Store(&choice{snap, picker, routes(snap, v.byName()), e.hashIDs(snap)})
 	return nil
 }
 
