@@ -384,3 +384,16 @@ func TestA07FragmentsInOneBatch(t *testing.T) {
 		}
 	}
 }
+
+func TestNoRoomForAnError(t *testing.T) {
+	b := newBench(t, dpr.Config{})
+	for _, data := range [][]byte{
+		dprtest.TCP(client, vip, dprtest.Options{Flags: dprtest.SYN, TTL: 1}),
+		dprtest.TCP(client6, vip6, dprtest.Options{Flags: dprtest.SYN, TTL: 1}),
+	} {
+		pkts := []dpr.Packet{{Buf: data, Len: len(data)}}
+		b.Process(pkts, b.now)
+		require.Equal(t, dpr.Drop, pkts[0].Verdict)
+	}
+	require.EqualValues(t, 2, b.Stats().Drops[dpr.HopLimit])
+}

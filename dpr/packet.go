@@ -11,7 +11,8 @@ type Packet struct {
 	// Buf holds the packet in Buf[Off:Off+Len]. What lies before Off is headroom
 	// for outer headers.
 	Buf []byte
-	// Off is where the packet begins in Buf, Len its length, both in bytes.
+	// Off is where the packet begins in Buf, Len its length, both in bytes. With
+	// less than Headroom before it, a packet is not answered by an ICMP error.
 	Off, Len int
 	// GSO is the segmentation and checksum-offload state. The zero GSO is that of
 	// an ordinary packet with a complete checksum.

@@ -69,6 +69,10 @@ func (b *batch) icmpError(p *Packet, h *header.Packet, reason Reason, f header.I
 	if h.Version == 6 {
 		quote, proto, ip = maxQuote6, header.ProtoICMPv6, header.IPv6Len
 	}
+	if p.Off < ip+header.ICMPLen { // the caller has left no room for it
+		b.drop(p, reason)
+		return
+	}
 	body := header.ICMPLen + min(p.Len, quote)
 	p.Off -= ip + header.ICMPLen
 	p.Len = ip + body

@@ -190,8 +190,8 @@ func (cfg *Config) validate() error {
 }
 
 const (
-	// MaxFlows is the most that Config.MaxFlows may be. It keeps links within 31 bits,
-	// and all sizes in bytes within an int.
+	// MaxFlows is the most that Config.MaxFlows may be. It keeps indexes within 32 bits,
+	// with the slack of the shards, and all sizes in bytes within an int.
 	MaxFlows = min(1<<31, math.MaxInt/(2*entrySize)) - 1<<16
 	// maxShards is far more than there are processors to run into each other.
 	maxShards = 1 << 12
