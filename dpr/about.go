@@ -29,7 +29,7 @@ func (b *batch) aboutFlow(p *Packet, j *job) {
 // aboutServer sends an ICMP error about what this host has sent to a plain server to the
 // flow's client. Others may be about clients' packets elsewhere.
 func (b *batch) aboutServer(p *Packet, j *job, quote *header.Packet) {
-	w, key, ok := b.view.translated(turned(quote))
+	w, key, ok := b.translated(turned(quote))
 	if !ok || p.Peer != 0 {
 		b.aboutClient(p, j, quote)
 		return

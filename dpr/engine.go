@@ -375,7 +375,7 @@ func (b *batch) classify(p *Packet, j *job) {
 
 // classifyBack recognizes a packet from a plain server and gives it the key of its flow.
 func (b *batch) classifyBack(p *Packet, j *job) bool {
-	w, key, ok := b.view.translated(j.hdr)
+	w, key, ok := b.translated(j.hdr)
 	if !ok || b.view.services[key.Service] == nil {
 		return false
 	}

@@ -120,7 +120,7 @@ func (b *batch) follow(p *Packet, j *job, w way) {
 // there is none any more.
 func (b *batch) session(j *job, w way) (ok bool) {
 	if int(w.server) < len(b.view.servers) && b.view.servers[w.server] != nil {
-		*j.key, ok = b.view.servers[w.server].flow(w.port)
+		*j.key, ok = b.flowAt(b.view.servers[w.server], w.port)
 	}
 	return ok
 }

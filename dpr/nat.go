@@ -248,7 +248,8 @@ func seconds(d time.Duration) uint32 { return uint32(d / time.Second) }
 
 // translated returns the flow to which a packet from a plain server belongs, or one
 // that this host has sent there, if its ends are exchanged.
-func (v *view) translated(h *header.Packet) (w way, key flowtable.Key, ok bool) {
+func (b *batch) translated(h *header.Packet) (w way, key flowtable.Key, ok bool) {
+	v := b.view
 	if len(v.byEndpoint) == 0 || h.DstPort < v.natFirst || h.DstPort > v.natLast {
 		return w, key, false
 	}
@@ -256,8 +257,18 @@ func (v *view) translated(h *header.Packet) (w way, key flowtable.Key, ok bool) 
 	if s == nil || h.Dst != s.source {
 		return w, key, false
 	}
-	key, ok = s.flow(h.DstPort)
+	key, ok = b.flowAt(s, h.DstPort)
 	return way{server: s.index, port: h.DstPort, back: true}, key, ok
+}
+
+// flowAt returns the flow that has a port of a server. If it is of a service or an address
+// that came after the batch began, the batch goes on with what is known now.
+func (b *batch) flowAt(s *server, port uint16) (key flowtable.Key, ok bool) {
+	key, ok = s.flow(port)
+	if int(key.Service) >= len(b.view.services) || int(key.Addr) >= len(b.view.addrs) {
+		b.view = b.engine.view.Load()
+	}
+	return key, ok
 }
 
 // setServers gives v's peers the numbers of their plain servers, as far as their
