@@ -28,6 +28,15 @@ type Packet struct {
 // Bytes returns the packet itself. The slice shares the packet's buffer.
 func (p *Packet) Bytes() []byte { return p.Buf[p.Off : p.Off+p.Len] }
 
+// longest returns the length of the longest packet that p stands for, if it has so much
+// payload.
+func (p *Packet) longest(payload int) int {
+	if p.GSO.Size == 0 {
+		return p.Len
+	}
+	return min(p.Len, p.Len-payload+int(p.GSO.Size))
+}
+
 // Headroom is the space, in bytes, that Read leaves before a packet: enough for
 // an outer IPv6 header, UDP, and GUE with its private field, or for a
 // virtio_net_hdr and the ICMP error that the engine makes of a packet.

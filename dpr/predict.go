@@ -89,12 +89,8 @@ func (b *batch) expected(p *Packet, j *job, shard *flowtable.Shard, entry *flowt
 	verdict := Local
 	if peer := PeerID(entry.Peer); peer != 0 {
 		to := b.view.peer(peer)
-		size := p.Len
-		if p.GSO.Size > 0 {
-			size = min(size, size-int(j.payload)+int(p.GSO.Size))
-		}
 		ip := header.IPv4(p.Bytes())
-		if to == nil || size > to.mtu || ip.TTL() <= 1 {
+		if to == nil || p.longest(int(j.payload)) > to.mtu || ip.TTL() <= 1 {
 			return false
 		}
 		ip.DecrementTTL()
@@ -119,5 +115,5 @@ func (b *batch) expected(p *Packet, j *job, shard *flowtable.Shard, entry *flowt
 // unpredicted reads what else a predicted packet says, since its flow did not expect it.
 func (b *batch) unpredicted(p *Packet, j *job) {
 	j.hdr.Parse(p.Bytes()) // prediction has seen that it can be parsed
-	j.predicted, j.parsed, j.answers, j.way = false, true, false, way{}
+	j.predicted, j.answers, j.way = false, false, way{}
 }

@@ -8,19 +8,17 @@ import (
 	"github.com/carom-dpr/carom/internal/header"
 )
 
-// fits reports whether the packet, or each of its segments, fits the way to the peer. An IPv4 packet that does not but may be fragmented is made to; others become
-// an ICMP error that says what would fit (RFC 1191, RFC 8201). IPv6 packets of up to
-// 1280 bytes fit every tunnel.
+// fits reports whether the packet, or each of its segments, fits the way to the peer. An
+// IPv4 packet that does not but may be fragmented is made to; others become an ICMP error
+// that says what would fit (RFC 1191, RFC 8201). IPv6 packets of up to 1280 bytes fit
+// every tunnel.
 func (b *batch) fits(p *Packet, j *job, to *peer) bool {
 	h := j.hdr
-	mtu, size := to.mtu, p.Len
+	mtu := to.mtu
 	if h.Version == 6 {
 		mtu = max(mtu, header.IPv6MinMTU)
 	}
-	if p.GSO.Size > 0 {
-		size = min(size, p.Len-h.PayloadLen+int(p.GSO.Size))
-	}
-	if size <= mtu {
+	if p.longest(h.PayloadLen) <= mtu {
 		return true
 	}
 	if !h.DF && p.GSO.Size == 0 {
