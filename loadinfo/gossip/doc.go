@@ -18,8 +18,9 @@
 // Every host keeps the newest report of each host that its board took, and ten
 // times a second puts as many of them as fit into a datagram to each of three
 // hosts at random. Those that it has sent the fewest times go first, the youngest
-// of them; each version is sent 8 times in a cluster of up to 9 hosts, 4 times more
-// for each factor of ten, and no more. Half of each datagram is theirs, whatever
+// of them; each version is sent 4 times in a cluster of up to 9 hosts, 4 times more
+// for each factor of ten, and no more. That a host drains goes before all others, and
+// 8 times more, for it may be its last word. Half of each datagram is theirs, whatever
 // news there is of members: no storm of joins and leaves starves them, but for reports
 // longer than that half, which wait for its end. A report
 // says on its way how old it is; ages add up from hop to hop, and clocks need not

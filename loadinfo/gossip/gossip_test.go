@@ -179,6 +179,7 @@ func TestLeaveIsNoLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
 		hosts := five(t, n, host{})
+		pass(time.Minute) // five goes by reports; by then all know each other as members too
 		hosts[1].stop()
 		hosts[2].kill()
 		pass(time.Minute)

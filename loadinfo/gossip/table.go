@@ -29,9 +29,15 @@ type entry struct {
 	keep time.Duration
 	end  bool // it says that the host drains
 	own  bool
-	sent int
+	sent int // copies; see lastWord
 	at   int // in the heap
 }
+
+// lastWord is how many copies more than of others go of a report that says that its
+// host drains, and it goes before others: it may be the last one, so that none after
+// it mends a miss. Of 4 copies to hosts at random one in 55 hosts hears nothing, of 12
+// one in 160,000.
+const lastWord = 8
 
 // keepPeriods is how many of its sender's periods a report is sent on: twice as
 // long as boards take for the sender to be dead.
@@ -58,6 +64,9 @@ func (t *table) put(r *loadinfo.Report, msg []byte, made time.Time, own bool) {
 		id: r.ID, boot: r.Boot, msg: string(msg), made: made,
 		keep: keepPeriods * max(r.Period, loadinfo.DefaultPeriod),
 		end:  r.State == loadinfo.Draining, own: own, at: e.at,
+	}
+	if e.end {
+		e.sent = -lastWord
 	}
 	if !own {
 		t.heard[e.msg] = e

@@ -3,6 +3,7 @@ package gossip
 import (
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -74,6 +75,22 @@ func TestTableOrder(t *testing.T) {
 	require.Equal(t, "0", taken())
 	require.Equal(t, "1", taken())
 	require.Empty(t, table.take(start, 0, room, 2), "all have been sent twice")
+}
+
+// That a host drains goes first and more often: it may be its last word.
+func TestTableLastWord(t *testing.T) {
+	table, sent := filled(3, 10), []string(nil)
+	table.put(&loadinfo.Report{ID: "1", State: loadinfo.Draining}, []byte("last word "), start, false)
+	for range 3*2 + lastWord {
+		msgs := table.take(start, 0, 10+maxAge, 2)
+		require.Len(t, msgs, 1)
+		sent = append(sent, string(msgs[0][len(msgs[0])-10:]))
+	}
+	for i := range lastWord {
+		require.Equal(t, "last word ", sent[i])
+	}
+	require.Equal(t, 2, strings.Count(strings.Join(sent[lastWord:], ""), "last word "))
+	require.Empty(t, table.take(start, 0, 10+maxAge, 2))
 }
 
 func TestA69NothingIsKept(t *testing.T) {
