@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/carom-dpr/carom/dpr"
 	"github.com/stretchr/testify/require"
@@ -312,6 +314,119 @@ func datagram(src, dst netip.Addr, sport, dport uint16, payload string) dpr.Pack
 	copy(udp.Payload(), payload)
 	udp.SetChecksum(header.PseudoHeaderChecksum(header.UDPProtocolNumber, ip.SourceAddress(), ip.DestinationAddress(), length))
 	p.GSO = dpr.GSO{NeedsCsum: true, CsumStart: header.IPv4MinimumSize, CsumOffset: udpChecksum}
+	return p
+}
+
+// A peer acknowledges little by little, then one segment late, then whole windows
+// at once. That left gVisor's CUBIC a congestion window of no packets, for good.
+func TestUnevenAcknowledgements(t *testing.T) {
+	const (
+		mss   = 536 - 12 // of a peer that states none (RFC 9293), less timestamps
+		quick = 8        // acknowledgements of a quarter of what is under way
+	)
+	f := families[0]
+	l := newLAN()
+	a := start(t, l, Config{Name: "a", Addrs: []netip.Prefix{f.a}})
+	wire := l.port(f.c)
+	ln, err := a.Listen(80)
+	require.NoError(t, err)
+	defer ln.Close()
+	blob := noise(400 << 10)
+	for port := uint16(1000); port < 1004; port++ {
+		var echo uint32 // the host's last timestamp
+		send := func(flags header.TCPFlags, seq, ack uint32, window uint16) {
+			_, err := wire.Write([]dpr.Packet{tcpSegment(f.c.Addr(), f.a.Addr(), header.TCPFields{
+				SrcPort: port, DstPort: 80, SeqNum: seq, AckNum: ack, Flags: flags, WindowSize: window,
+			}, echo)})
+			require.NoError(t, err)
+		}
+		receive := func(wait time.Duration) (header.TCP, bool) {
+			timeout := time.After(wait)
+			for {
+				select {
+				case b := <-wire.in:
+					if _, seg := split(b); seg.DestinationPort() == port {
+						echo = header.ParseSynOptions(seg.Options(), true).TSVal
+						return seg, true
+					}
+				case <-timeout:
+					return nil, false
+				}
+			}
+		}
+		send(header.TCPFlagSyn, 0, 0, math.MaxUint16)
+		synAck, ok := receive(patience)
+		require.True(t, ok)
+		first := synAck.SequenceNumber() + 1
+		send(header.TCPFlagAck, 1, first, math.MaxUint16)
+		conn, err := ln.Accept()
+		require.NoError(t, err)
+		time.Sleep(100 * time.Millisecond) // CUBIC's least window grows with the connection's age
+		written := make(chan struct{})
+		go func() {
+			defer close(written)
+			conn.Write(blob)
+			conn.Close()
+		}()
+
+		acked, got := 0, 0
+		take := func(wait time.Duration) bool {
+			seg, ok := receive(wait)
+			if ok {
+				at := int(seg.SequenceNumber() - first)
+				if end := at + len(seg.Payload()); at <= got && end > got {
+					got = end
+				}
+			}
+			return ok
+		}
+		for acks := 0; acked < len(blob); acks++ {
+			for got == acked {
+				require.True(t, take(patience), "the host sends no more after %d bytes", got)
+			}
+			wait, window := 5*time.Millisecond, uint16(math.MaxUint16)
+			switch {
+			case acks <= quick:
+				wait = 300 * time.Microsecond
+			case acks == quick+1:
+				wait = 60 * time.Millisecond
+			}
+			for end := time.Now().Add(wait); take(time.Until(end)); {
+			}
+			switch {
+			case acks < quick:
+				acked += (got-acked)/4 + 1
+			case acks == quick:
+				acked, window = max(acked, got-mss), mss
+			default:
+				acked = got
+			}
+			send(header.TCPFlagAck, 1, first+uint32(acked), window)
+		}
+		<-written
+		send(header.TCPFlagRst|header.TCPFlagAck, 1, first+uint32(acked), 0)
+	}
+}
+
+// tcpSegment builds a TCP packet without payload that echoes a timestamp.
+func tcpSegment(src, dst netip.Addr, fields header.TCPFields, echo uint32) dpr.Packet {
+	const optionLen = 2 + header.TCPOptionTSLength
+	p := dpr.NewPackets(1, 1500)[0]
+	p.Len = header.IPv4MinimumSize + header.TCPMinimumSize + optionLen
+	ip := header.IPv4(p.Bytes())
+	ip.Encode(&header.IPv4Fields{
+		TotalLength: uint16(p.Len), TTL: 64, Protocol: uint8(header.TCPProtocolNumber),
+		SrcAddr: fullAddress(netip.AddrPortFrom(src, 0)).Addr, DstAddr: fullAddress(netip.AddrPortFrom(dst, 0)).Addr,
+	})
+	ip.SetChecksum(^ip.CalculateChecksum())
+	seg := header.TCP(ip.Payload())
+	fields.DataOffset = header.TCPMinimumSize + optionLen
+	seg.Encode(&fields)
+	options := seg.Options()
+	options[0], options[1] = header.TCPOptionNOP, header.TCPOptionNOP
+	header.EncodeTSOption(1, echo, options[2:])
+	pseudo := header.PseudoHeaderChecksum(header.TCPProtocolNumber, ip.SourceAddress(), ip.DestinationAddress(), uint16(len(seg)))
+	seg.SetChecksum(^seg.CalculateChecksum(pseudo))
 	return p
 }
 
