@@ -71,7 +71,7 @@ func (b *batch) clamp(p *Packet, h *header.Packet, s *service) {
 // toClient transmits an answer, if it is of a flow that its sender serves for this host.
 func (b *batch) toClient(p *Packet, j *job, shard *flowtable.Shard, entry *flowtable.Entry) {
 	switch {
-	case entry != nil && PeerID(entry.Peer) == p.Peer:
+	case entry != nil && PeerID(entry.Peer()) == p.Peer:
 		b.trackServer(shard, entry, j.hdr)
 	case entry == nil && b.wasFull() && b.stateless(j.service, b.flow(turned(j.hdr))) == p.Peer:
 	default:
@@ -91,14 +91,14 @@ func turned(h *header.Packet) *header.Packet {
 // handshake. A reset says that there is none, as a serving host that is asked would; it
 // may be an earlier connection's, so the client can take it back.
 func (b *batch) trackServer(shard *flowtable.Shard, entry *flowtable.Entry, h *header.Packet) {
-	state := State(entry.Class)
+	state := State(entry.Class())
 	switch {
 	case h.Proto != header.ProtoTCP:
 		state = UDPFlow
 	case state.look() == 0, h.TCPFlags&header.SYN != 0:
 		return
 	case h.TCPFlags&header.RST != 0:
-		if h.TCPFlags&header.ACK == 0 || near(h.Ack, entry.Seq, endWindow) {
+		if h.TCPFlags&header.ACK == 0 || near(h.Ack, entry.Seq(), endWindow) {
 			b.engine.answered(b.view, shard, entry, Gone, b.millis)
 		}
 		return
@@ -107,7 +107,7 @@ func (b *batch) trackServer(shard *flowtable.Shard, entry *flowtable.Entry, h *h
 	case state != Established && state != Closing:
 		return
 	}
-	entry.Waits = 0
+	entry.SetWaits(0)
 	shard.Move(entry, flowtable.Class(state), b.millis)
 }
 

@@ -41,7 +41,7 @@ type job struct {
 	hdr       *header.Packet
 	seq       uint32 // of a predicted packet
 	payload   uint16 // of a predicted packet, in bytes
-	predicted bool   // hdr is not filled in
+	predicted bool   // hdr is not filled in, or not yet
 	parsed    bool
 	answers   bool // the packet is the server's
 	way       way  // of a translated flow
@@ -65,9 +65,10 @@ func (e *Engine) newBatch() any {
 
 // run takes a batch in passes, each of which does one thing for all packets: parse,
 // classify, hash, touch, decide. Touching overlaps the cache misses of a large table,
-// which would otherwise follow one another. Deciding takes one lock for all packets of
-// a shard. And what one pass stores in parts, as the parser does, the next can load
-// whole: right after the stores, the processor would wait until the cache has them.
+// which would otherwise follow one another. Packets that go as predicted take no lock;
+// of the others, deciding takes one lock for all of a shard. And what one pass stores in
+// parts, as the parser does, the next can load whole: right after the stores, the
+// processor would wait until the cache has them.
 func (b *batch) run(pkts []Packet) {
 	if b.predict(pkts) < len(pkts) {
 		b.parseRest(pkts)
@@ -76,16 +77,34 @@ func (b *batch) run(pkts []Packet) {
 	n := 0
 	for i := range pkts {
 		if j := &b.jobs[i]; j.service != nil {
-			j.hash = b.hashes[i]
-			b.work[n], b.hashes[n] = uint8(i), j.hash
+			b.work[n], b.hashes[n] = uint8(i), b.hashes[i]
 			n++
 		}
 	}
 	b.engine.table.Touch(b.hashes[:n], b.guesses[:])
-	b.queue(n)
-	if b.decideAll(pkts) < len(pkts) {
+	if b.expectAll(pkts, n) < len(pkts) {
+		b.decideAll(pkts)
 		b.countRest(pkts)
 	}
+}
+
+// expectAll handles the work that goes as predicted, returns how much that is, and queues
+// the rest. What shares six bits of its hash with something queued is queued as well, or
+// it might overtake packets of its own flow.
+func (b *batch) expectAll(pkts []Packet, n int) (went int) {
+	queued := uint64(0)
+	for k := range n {
+		i, h := b.work[k], b.hashes[k]
+		j := &b.jobs[i]
+		if j.predicted && queued>>(h&63)&1 == 0 && b.expected(&pkts[i], j, b.engine.table.Entry(b.guesses[k])) {
+			went++
+			continue
+		}
+		queued |= 1 << (h & 63)
+		j.hash = h
+		b.queue(k)
+	}
+	return went
 }
 
 // parseRest parses and classifies the packets that were not predicted.
@@ -116,50 +135,37 @@ func (b *batch) countRest(pkts []Packet) {
 	}
 }
 
-// queue puts the work into the lanes of its shards.
-func (b *batch) queue(n int) {
-	for k := range n {
-		shard := b.engine.table.ShardOf(b.hashes[k])
-		l := &b.lanes[shard]
-		if l.first == 0 {
-			l.first = uint8(k + 1)
-			b.busy = append(b.busy, uint16(shard))
-		} else {
-			b.next[l.last-1] = uint8(k + 1)
-		}
-		b.next[k], l.last = 0, uint8(k+1)
+// queue puts a piece of the work into the lane of its shard.
+func (b *batch) queue(k int) {
+	shard := b.engine.table.ShardOf(b.hashes[k])
+	l := &b.lanes[shard]
+	if l.first == 0 {
+		l.first = uint8(k + 1)
+		b.busy = append(b.busy, uint16(shard))
+	} else {
+		b.next[l.last-1] = uint8(k + 1)
 	}
+	b.next[k], l.last = 0, uint8(k+1)
 }
 
-// decideAll empties all lanes, and returns how many packets went as predicted.
-func (b *batch) decideAll(pkts []Packet) (went int) {
+// decideAll empties all lanes.
+func (b *batch) decideAll(pkts []Packet) {
 	for _, n := range b.busy {
 		l := &b.lanes[n]
 		shard := b.engine.table.Lock(b.hashes[l.first-1])
-		went += b.decideLane(pkts, l, shard)
+		for k := l.first; k != 0; k = b.next[k-1] {
+			i := b.work[k-1]
+			j := &b.jobs[i]
+			entry := shard.Guessed(j.key, b.guesses[k-1])
+			if entry == nil {
+				entry = shard.Lookup(j.key, j.hash)
+			}
+			b.decide(&pkts[i], j, shard, entry)
+		}
 		shard.Unlock()
+		*l = lane{}
 	}
 	b.busy = b.busy[:0]
-	return went
-}
-
-// decideLane empties a lane, whose shard is locked.
-func (b *batch) decideLane(pkts []Packet, l *lane, shard *flowtable.Shard) (went int) {
-	for k := l.first; k != 0; k = b.next[k-1] {
-		i := b.work[k-1]
-		p, j := &pkts[i], &b.jobs[i]
-		entry := shard.Guessed(j.key, b.guesses[k-1])
-		if entry == nil {
-			entry = shard.Lookup(j.key, j.hash)
-		}
-		if j.predicted && entry != nil && b.expected(p, j, shard, entry) {
-			went++
-		} else {
-			b.decide(p, j, shard, entry)
-		}
-	}
-	*l = lane{}
-	return went
 }
 
 func (e *Engine) start(now time.Time) *batch {

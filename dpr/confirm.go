@@ -110,27 +110,27 @@ func (l *listener) answers(now time.Duration) bool {
 // for another.
 func (e *Engine) idle(entry *flowtable.Entry) (flowtable.Class, bool) {
 	w, now := e.watch.Load(), time.Duration(e.ticked.Load())
-	p, state := e.view.Load().peer(PeerID(entry.Peer)), State(entry.Class)
+	p, state := e.view.Load().peer(PeerID(entry.Peer())), State(entry.Class())
 	if p != nil && p.plain != nil {
 		p = nil // it has nobody to ask, and hides nothing
 	}
-	busy := state == Unconfirmed && entry.Flags&heard != 0
-	entry.Flags &^= heard
-	if busy && entry.Waits > 8 {
-		entry.Waits = 4 + entry.Waits%4 // far from its end, and in step with due
+	busy := state == Unconfirmed && entry.Flags()&heard != 0
+	entry.Unmark(heard)
+	if busy && entry.Waits() > 8 {
+		entry.SetWaits(4 + entry.Waits()%4) // far from its end, and in step with due
 	}
-	entry.Waits++
-	last := entry.Waits >= w.rounds[state]
+	entry.SetWaits(entry.Waits() + 1)
+	last := entry.Waits() >= w.rounds[state]
 	switch {
 	case state == Unconfirmed && (busy || last) && p != nil && !p.listener.answers(now):
-		entry.Waits = 0
+		entry.SetWaits(0)
 		return flowtable.Class(Established), true // nobody denies it
 	case last:
-		return entry.Class, false
-	case p != nil && (state.due(entry.Waits) || e.pressed(now)):
+		return entry.Class(), false
+	case p != nil && (state.due(entry.Waits()) || e.pressed(now)):
 		e.ask(p, entry, now)
 	}
-	return entry.Class, true
+	return entry.Class(), true
 }
 
 // due reports whether a flow that was idle for so many rounds is asked about: each time
@@ -200,25 +200,25 @@ func (e *Engine) Answer(q *Question, life Life, now time.Time) {
 	hash := e.table.Hash(&key)
 	shard := e.table.Lock(hash)
 	defer shard.Unlock()
-	if entry := shard.Lookup(&key, hash); entry != nil && PeerID(entry.Peer) == q.Peer {
+	if entry := shard.Lookup(&key, hash); entry != nil && PeerID(entry.Peer()) == q.Peer {
 		e.answered(v, shard, entry, life, e.millis(now))
 	}
 }
 
 // answered changes an entry as the serving host's word wants it.
 func (e *Engine) answered(v *view, shard *flowtable.Shard, entry *flowtable.Entry, life Life, now uint32) {
-	state := State(entry.Class)
+	state := State(entry.Class())
 	switch {
 	case state.look() == 0: // not asked about: the answer is late
 	case life == Gone:
 		v.end(entry)
-		entry.Flags |= denied
+		entry.Mark(denied)
 		shard.Move(entry, flowtable.Class(Closed), now)
 	case life != Open:
 	case state == Embryonic || state == Unconfirmed:
 		shard.Move(entry, flowtable.Class(Established), now)
-		entry.Waits = 0
-	case entry.Waits > e.watch.Load().rounds[state]/4:
-		entry.Waits = 0 // alive, however long it has been silent
+		entry.SetWaits(0)
+	case entry.Waits() > e.watch.Load().rounds[state]/4:
+		entry.SetWaits(0) // alive, however long it has been silent
 	}
 }

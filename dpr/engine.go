@@ -108,14 +108,14 @@ func (e *Engine) Close() error { return e.table.Close() }
 // port.
 func (e *Engine) removed(entry *flowtable.Entry, _ flowtable.Cause) {
 	v := e.view.Load()
-	if entry.Server != 0 && State(entry.Class) != Fragment {
+	if entry.Server != 0 && State(entry.Class()) != Fragment {
 		s := v.servers[entry.Server]
 		s.free(entry.NATPort, s.rest(seconds(time.Duration(e.ticked.Load()))))
 	}
-	if entry.Flags&counted == 0 {
+	if entry.Flags()&counted == 0 {
 		return
 	}
-	if c := v.counts(entry); c != nil {
+	if c := v.countsOf(entry); c != nil {
 		c.open.Add(-1)
 	}
 }
@@ -289,10 +289,10 @@ func (b *batch) decide(p *Packet, j *job, shard *flowtable.Shard, entry *flowtab
 		}
 		return
 	}
-	if entry != nil && entry.Peer != 0 && !b.view.serves(entry) {
+	if entry != nil && entry.Peer() != 0 && !b.view.serves(entry) {
 		b.view = b.engine.view.Load() // the flow may be younger than the batch's
 	}
-	if entry != nil && entry.Peer != 0 && !b.view.serves(entry) {
+	if entry != nil && entry.Peer() != 0 && !b.view.serves(entry) {
 		shard.Delete(entry)
 		b.count[peerGone]++
 		if j.hdr.Proto == header.ProtoTCP && !opens(j.hdr) {
@@ -304,7 +304,7 @@ func (b *batch) decide(p *Packet, j *job, shard *flowtable.Shard, entry *flowtab
 	if entry != nil && !b.reopens(entry, j.hdr) {
 		b.track(shard, entry, j.hdr)
 		if entry.Server == 0 {
-			b.hand(p, j, PeerID(entry.Peer))
+			b.hand(p, j, PeerID(entry.Peer()))
 		} else {
 			b.apply(p, j, wayOf(entry))
 		}

@@ -35,7 +35,7 @@ func (e *Engine) Flows(now time.Time) iter.Seq[Flow] {
 		v, w := e.view.Load(), e.watch.Load()
 		for entry := range e.table.All() {
 			f, ok := v.flow(&entry, e.millis(now))
-			f.Idle += time.Duration(entry.Waits) * w.every[entry.Class]
+			f.Idle += time.Duration(entry.Waits()) * w.every[entry.Class()]
 			if ok && !yield(f) {
 				return
 			}
@@ -66,13 +66,13 @@ func (v *view) flow(e *flowtable.Entry, now uint32) (Flow, bool) {
 		Service: v.services[index].Name,
 		Client:  netip.AddrPortFrom(addrOf(e.Key.Client), e.Key.ClientPort),
 		Dialled: netip.AddrPortFrom(v.addrs[e.Key.Addr], e.Key.Port),
-		State:   State(e.Class),
+		State:   State(e.Class()),
 		Idle:    time.Duration(int32(now-e.Touched())) * time.Millisecond,
 	}
-	if p := v.peer(PeerID(e.Peer)); p != nil {
+	if p := v.peer(PeerID(e.Peer())); p != nil {
 		f.Peer = p.name
 	} else {
-		f.Lost = e.Peer != 0
+		f.Lost = e.Peer() != 0
 	}
 	f.Translation = v.translation(e)
 	return f, true

@@ -144,18 +144,14 @@ func (b *batch) firstFragment(p *Packet, key flowtable.Key, w way) {
 	}
 	hash := b.engine.table.Hash(&key)
 	shard := b.engine.table.Lock(hash)
-	entry := shard.Lookup(&key, hash)
-	if entry == nil {
-		entry = shard.Insert(&key, hash, flowtable.Class(Fragment), b.millis)
-	} else {
-		shard.Move(entry, flowtable.Class(Fragment), b.millis)
+	if entry := shard.Lookup(&key, hash); entry != nil {
+		shard.Delete(entry)
 	}
-	if entry != nil {
-		entry.Peer, entry.Server, entry.NATPort, entry.Flags = uint32(w.peer), w.server, w.port, 0
-		if w.back {
-			entry.Flags = back
-		}
+	start := flowtable.Start{Class: flowtable.Class(Fragment), Peer: uint32(w.peer), Server: w.server, NATPort: w.port}
+	if w.back {
+		start.Flags = back
 	}
+	shard.Insert(&key, hash, b.millis, &start)
 	shard.Unlock()
 	b.engine.extra.release(key, w, b.now)
 }

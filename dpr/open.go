@@ -66,26 +66,28 @@ func (b *batch) firstState(h *header.Packet, peer PeerID) State {
 		return UDPNew
 	case peer == 0 && !b.engine.cfg.TrackLocal:
 		return Handover
-	case opens(h):
-		return Embryonic
 	}
-	return Established
+	return Embryonic
 }
 
 // bind enters the flow into the table; it fails when the table is full.
 func (b *batch) bind(j *job, shard *flowtable.Shard, w way) bool {
-	state := b.firstState(j.hdr, w.peer)
-	entry := shard.Insert(j.key, j.hash, flowtable.Class(state), b.millis)
+	state, counts := b.firstState(j.hdr, w.peer), b.view.counts(j.key.Service, w.peer)
+	start := flowtable.Start{
+		Class: flowtable.Class(state), Peer: uint32(w.peer), Server: w.server, NATPort: w.port,
+		ISN: j.hdr.Seq, Seq: j.hdr.Seq + segmentLen(j.hdr),
+	}
+	if counts != nil {
+		start.Flags = counted
+	}
+	entry := shard.Insert(j.key, j.hash, b.millis, &start)
 	if entry == nil {
 		return false
 	}
-	entry.Peer, entry.Server, entry.NATPort = uint32(w.peer), w.server, w.port
-	if state == Established {
+	counts.add(1)
+	if state == Embryonic && !opens(j.hdr) { // others may read it without the lock now that it is bound
 		shard.Move(entry, flowtable.Class(b.opened(entry)), b.millis)
 	}
-	entry.ISN = j.hdr.Seq
-	entry.Seq = j.hdr.Seq + segmentLen(j.hdr)
-	b.begin(entry)
 	return true
 }
 

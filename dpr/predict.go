@@ -79,18 +79,31 @@ func (b *batch) dials(addr uint32, port uint16) bool {
 }
 
 // expected handles a predicted packet, if its flow is open and goes on with it, if its peer
-// is there, and if it fits.
-func (b *batch) expected(p *Packet, j *job, shard *flowtable.Shard, entry *flowtable.Entry) bool {
-	state := State(entry.Class)
-	ahead := int32(j.seq - entry.Seq)
-	if state != Established && state != Unconfirmed || ahead < -dataWindow || ahead > endWindow || entry.Server != 0 {
+// is there, and if it fits. It takes no lock, since it changes nothing of the flow but
+// the expected sequence number: a flow that has to be touched, or of which something else
+// is to be noted, is for those that have the lock. Whatever they do to it meanwhile, the
+// packet came a moment before.
+func (b *batch) expected(p *Packet, j *job, entry *flowtable.Entry) bool {
+	status := entry.Status()
+	switch state := State(status.Class()); {
+	case status.Translated():
+		return false
+	case state == Established:
+		if status.Waits() != 0 || !b.engine.table.Fresh(status, b.millis) {
+			return false
+		}
+	case state != Unconfirmed || status.Flags()&heard == 0:
+		return false
+	}
+	to, seq, ok := entry.Read(j.key, status)
+	ahead, peer := int32(j.seq-seq), PeerID(to)
+	if !ok || ahead < -dataWindow || ahead > endWindow {
 		return false
 	}
 	verdict := Local
-	if peer := PeerID(entry.Peer); peer != 0 {
-		to := b.view.peer(peer)
-		ip := header.IPv4(p.Bytes())
-		if to == nil || p.longest(int(j.payload)) > to.mtu || ip.TTL() <= 1 {
+	if peer != 0 {
+		host, ip := b.view.peer(peer), header.IPv4(p.Bytes())
+		if host == nil || p.longest(int(j.payload)) > host.mtu || ip.TTL() <= 1 {
 			return false
 		}
 		ip.DecrementTTL()
@@ -99,16 +112,8 @@ func (b *batch) expected(p *Packet, j *job, shard *flowtable.Shard, entry *flowt
 	p.Verdict = verdict
 	b.count[verdict]++
 	if ahead += int32(j.payload); ahead > 0 {
-		entry.Seq += uint32(ahead)
+		entry.Advance(to, seq, seq+uint32(ahead))
 	}
-	if state == Unconfirmed {
-		entry.Flags |= heard
-		return true
-	}
-	if entry.Waits != 0 {
-		entry.Waits = 0
-	}
-	shard.Move(entry, flowtable.Class(Established), b.millis)
 	return true
 }
 

@@ -1,7 +1,10 @@
 package dpr_test
 
 import (
+	"math/rand/v2"
 	"net/netip"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -10,6 +13,7 @@ import (
 
 	"github.com/carom-dpr/carom/dpr"
 	"github.com/carom-dpr/carom/dpr/dprtest"
+	"github.com/carom-dpr/carom/lb"
 )
 
 // Packets with IP options are never predicted, and are otherwise like those without: an
@@ -103,6 +107,69 @@ func drawPredictable(rt *rapid.T) (plain, other dpr.Packet) {
 	plain = make()
 	o.IPOptions = []byte{1, 1, 1, 1} // no operation
 	return plain, make()
+}
+
+// Connections that come, go on, end and are forgotten on several goroutines at once, more
+// than the table has room for: those that go on are read without a lock, and each goes
+// where it is bound.
+func TestPredictionFromSeveralGoroutines(t *testing.T) {
+	b := newBench(t, dpr.Config{MaxFlows: 20, Services: []dpr.Service{
+		{Name: "other", Proto: dpr.TCP, Port: 81, Addrs: []netip.Addr{vip.Addr()}},
+	}})
+	for service, peer := range map[string]string{"web": "h2", "other": "h3"} {
+		require.NoError(t, b.SetSnapshot(service, sendTo(peer), &lb.Snapshot{
+			Hosts: []lb.Host{{ID: "h1", Weight: 1, Flags: lb.Local}, {ID: peer, Weight: 1}},
+		}))
+	}
+	h2, h3 := b.PeerID("h2"), b.PeerID("h3")
+	const ports, rounds = 15, 3000
+	var wrong, forwarded, failed atomic.Int64
+	var working sync.WaitGroup
+	for worker := range 4 {
+		working.Go(func() {
+			pkts, random := dpr.NewPackets(8, 2048), rand.New(rand.NewPCG(1, uint64(worker)))
+			for i := range rounds {
+				now := b.now.Add(time.Duration(i) * 20 * time.Millisecond)
+				for k := range pkts {
+					flags := []dprtest.Flags{ack, ack, ack, ack, syn, ack | dprtest.FIN, rst}[random.IntN(7)]
+					o := dprtest.Options{Flags: flags, Seq: 1 + uint32(random.IntN(2)), Payload: make([]byte, random.IntN(9))}
+					from := netip.AddrPortFrom(client.Addr(), uint16(random.IntN(ports)))
+					pkts[k] = packet(dprtest.TCP(from, netip.AddrPortFrom(vip.Addr(), uint16(80+random.IntN(2))), o))
+				}
+				b.Process(pkts, now)
+				for k := range pkts {
+					p := &pkts[k]
+					if p.Verdict != dpr.Forward {
+						continue
+					}
+					forwarded.Add(1)
+					if want := map[byte]dpr.PeerID{80: h2, 81: h3}[p.Bytes()[23]]; p.Peer != want {
+						wrong.Add(1)
+					}
+				}
+				if i%100 == 0 {
+					b.Tick(now)
+				}
+				if worker == 0 && i%50 == 0 {
+					peers := []dpr.Peer{{ID: "h2"}, {ID: "h3"}, {ID: "h4"}}
+					failed.Add(count(b.SetPeers(peers)) + count(b.SetPeers(peers[:2])))
+				}
+			}
+		})
+	}
+	working.Wait()
+	require.Greater(t, forwarded.Load(), int64(rounds))
+	require.Zero(t, wrong.Load(), "of %d", forwarded.Load())
+	require.Zero(t, failed.Load(), "SetPeers")
+	b.pass(200 * time.Hour)
+	require.Zero(t, b.flows())
+}
+
+func count(err error) int64 {
+	if err != nil {
+		return 1
+	}
+	return 0
 }
 
 // clients returns those of flows that are asked about.

@@ -79,7 +79,7 @@ const (
 // its kernel took over. Before the end it is a retransmission, or the server's to
 // judge.
 func (b *batch) reopens(entry *flowtable.Entry, h *header.Packet) bool {
-	switch State(entry.Class) {
+	switch State(entry.Class()) {
 	case Closing, Closed, Handover:
 		return opens(h) && h.Seq != entry.ISN
 	}
@@ -92,55 +92,54 @@ func (b *batch) track(shard *flowtable.Shard, entry *flowtable.Entry, h *header.
 	if h.Proto == header.ProtoTCP {
 		state = b.tcpState(entry, h)
 	}
-	if state == Unconfirmed && State(entry.Class) == Unconfirmed {
-		entry.Flags |= heard
+	if state == Unconfirmed && State(entry.Class()) == Unconfirmed {
+		entry.Mark(heard)
 		return
 	}
-	if entry.Waits != 0 {
-		entry.Waits = 0
-	}
+	entry.SetWaits(0)
 	shard.Move(entry, flowtable.Class(state), b.millis)
 }
 
 // tcpState returns the state after one more packet from the client, and moves the
 // expected sequence number and the counts along.
 func (b *batch) tcpState(entry *flowtable.Entry, h *header.Packet) State {
-	state := State(entry.Class)
+	state, seq := State(entry.Class()), entry.Seq()
 	switch {
 	case state == Handover:
 		return state
 	case opens(h):
 		return b.repeatedSYN(entry, h, state)
 	case h.TCPFlags&header.RST != 0:
-		if entry.Flags&leapt != 0 || !near(h.Seq, entry.Seq, endWindow) {
+		if entry.Flags()&leapt != 0 || !near(h.Seq, seq, endWindow) {
 			return state
 		}
 		b.end(entry)
-		entry.Flags &^= late | denied
+		entry.Unmark(late | denied)
 		return Closed
 	case h.TCPFlags&header.ACK == 0:
 		return state
 	case entry.Server != 0 && state == Embryonic && !b.knows(entry, h):
 		return state
-	case near(h.Seq, entry.Seq, dataWindow):
+	case near(h.Seq, seq, dataWindow):
 	case h.Seq == entry.ISN+1 && (state == Established || state == Unconfirmed):
-		entry.Seq = h.Seq // the server took a repeated SYN for a new connection
-		entry.Flags |= leapt
+		seq = h.Seq // the server took a repeated SYN for a new connection
+		entry.SetSeq(seq)
+		entry.Mark(leapt)
 	default:
 		return state
 	}
-	if int32(h.Seq-entry.Seq) > endWindow {
-		entry.Flags |= leapt
+	if int32(h.Seq-seq) > endWindow {
+		entry.Mark(leapt)
 	}
-	ends := h.TCPFlags&header.FIN != 0 && entry.Flags&leapt == 0 && near(h.Seq, entry.Seq, endWindow)
-	ahead := int32(h.Seq + segmentLen(h) - entry.Seq)
-	next := b.revive(entry, state, ahead, h.Seq == entry.Seq)
+	ends := h.TCPFlags&header.FIN != 0 && entry.Flags()&leapt == 0 && near(h.Seq, seq, endWindow)
+	ahead := int32(h.Seq + segmentLen(h) - seq)
+	next := b.revive(entry, state, ahead, h.Seq == seq)
 	if ahead > 0 {
-		entry.Seq += uint32(ahead)
+		entry.Advance(entry.Peer(), seq, seq+uint32(ahead))
 	}
 	if ends {
 		b.end(entry)
-		entry.Flags |= finished
+		entry.Mark(finished)
 		return Closing
 	}
 	return afterBoth(entry, next)
@@ -149,13 +148,13 @@ func (b *batch) tcpState(entry *flowtable.Entry, h *header.Packet) State {
 // repeatedSYN keeps the choice. The sequence number is that of the client's latest
 // attempt; an open connection keeps its own until the attempt's ACK.
 func (b *batch) repeatedSYN(entry *flowtable.Entry, h *header.Packet, state State) State {
-	if state == Closed && entry.Flags&denied != 0 {
-		entry.Flags &^= denied | leapt // the first SYN did not arrive, or its socket had yet to be made
+	if state == Closed && entry.Flags()&denied != 0 {
+		entry.Unmark(denied | leapt) // the first SYN did not arrive, or its socket had yet to be made
 		b.begin(entry)
 		state = Embryonic
 	}
 	if state == Embryonic {
-		entry.Seq = h.Seq + 1
+		entry.SetSeq(h.Seq + 1)
 	}
 	if state == Embryonic || state == Established || state == Unconfirmed {
 		entry.ISN = h.Seq
@@ -173,24 +172,24 @@ func (b *batch) revive(entry *flowtable.Entry, state State, ahead int32, exact b
 		return state
 	case state == Embryonic:
 		return b.opened(entry)
-	case entry.Flags&ended != 0:
+	case entry.Flags()&ended != 0:
 		return state
-	case ahead > 0 || entry.Flags&denied != 0:
-	case state == Closed && exact && entry.Flags&late != 0:
+	case ahead > 0 || entry.Flags()&denied != 0:
+	case state == Closed && exact && entry.Flags()&late != 0:
 	case state == Closed && exact:
-		entry.Flags |= late
+		entry.Mark(late)
 		return state
 	default:
 		return state
 	}
-	entry.Flags &^= denied | finished
+	entry.Unmark(denied | finished)
 	b.begin(entry)
 	return b.opened(entry)
 }
 
 // opened returns the state of a flow whose client says that it is open.
 func (b *batch) opened(entry *flowtable.Entry) State {
-	p := b.view.peer(PeerID(entry.Peer))
+	p := b.view.peer(PeerID(entry.Peer()))
 	if b.engine.cfg.Confirm && p != nil && p.plain == nil && p.listener.answers(b.now) {
 		return Unconfirmed
 	}
@@ -221,21 +220,15 @@ func (b *batch) begin(entry *flowtable.Entry) { b.view.begin(entry) }
 func (b *batch) end(entry *flowtable.Entry)   { b.view.end(entry) }
 
 func (v *view) begin(entry *flowtable.Entry) {
-	if entry.Flags&counted == 0 {
-		v.tally(entry, 1)
+	if c := v.countsOf(entry); c != nil && entry.Flags()&counted == 0 {
+		entry.Mark(counted)
+		c.add(1)
 	}
 }
 
 func (v *view) end(entry *flowtable.Entry) {
-	if entry.Flags&counted != 0 {
-		v.tally(entry, -1)
-	}
-}
-
-func (v *view) tally(entry *flowtable.Entry, delta int32) {
-	if c := v.counts(entry); c != nil {
-		entry.Flags ^= counted
-		c.live.Add(delta)
-		c.open.Add(delta)
+	if c := v.countsOf(entry); c != nil && entry.Flags()&counted != 0 {
+		entry.Unmark(counted)
+		c.add(-1)
 	}
 }

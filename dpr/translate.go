@@ -41,7 +41,7 @@ func (b *batch) wayTo(peer PeerID, j *job) way {
 
 // wayOf returns the way of a known flow, or of fragments.
 func wayOf(entry *flowtable.Entry) way {
-	return way{peer: PeerID(entry.Peer), server: entry.Server, port: entry.NATPort, back: entry.Flags&back != 0}
+	return way{peer: PeerID(entry.Peer()), server: entry.Server, port: entry.NATPort, back: entry.Flags()&back != 0}
 }
 
 // translate sends a packet of a flow, or an error about one, to its plain server, or
@@ -156,7 +156,7 @@ func (b *batch) fromServer(p *Packet, j *job, shard *flowtable.Shard, entry *flo
 		b.notOurs(p) // the flow has just been forgotten
 		return
 	}
-	w := way{PeerID(entry.Peer), entry.Server, entry.NATPort, true}
+	w := way{PeerID(entry.Peer()), entry.Server, entry.NATPort, true}
 	to := b.view.peer(w.peer)
 	if to == nil {
 		b.notOurs(p) // the kernel knows of no such flow either, and says so to the server
@@ -169,35 +169,35 @@ func (b *batch) fromServer(p *Packet, j *job, shard *flowtable.Shard, entry *flo
 
 // trackPlain follows what the server of a translated flow says.
 func (b *batch) trackPlain(shard *flowtable.Shard, entry *flowtable.Entry, h *header.Packet) {
-	state := State(entry.Class)
+	state := State(entry.Class())
 	if h.Proto == header.ProtoTCP {
 		state = b.serverState(entry, h)
 	}
-	entry.Waits = 0
+	entry.SetWaits(0)
 	shard.Move(entry, flowtable.Class(state), b.millis)
 }
 
 // serverState returns the state of a translated flow after one more segment from its
 // server, whose numbers it follows.
 func (b *batch) serverState(entry *flowtable.Entry, h *header.Packet) State {
-	state, next := State(entry.Class), b.view.servers[entry.Server].seq(entry.NATPort)
+	state, next := State(entry.Class()), b.view.servers[entry.Server].seq(entry.NATPort)
 	switch {
 	case h.TCPFlags&header.RST != 0:
 		return b.serverReset(entry, h, *next)
 	case h.TCPFlags&header.ACK == 0:
 		return state
 	case h.TCPFlags&header.SYN != 0:
-		if state == Embryonic && near(h.Ack, entry.Seq, endWindow) {
+		if state == Embryonic && near(h.Ack, entry.Seq(), endWindow) {
 			*next = h.Seq + segmentLen(h)
-			entry.Flags |= answered
+			entry.Mark(answered)
 		}
 		return state
-	case entry.Flags&answered == 0 || !near(h.Seq, *next, dataWindow):
+	case entry.Flags()&answered == 0 || !near(h.Seq, *next, dataWindow):
 		return state
 	}
-	if entry.Flags&leapt != 0 { // the server knows where its client is
-		entry.Seq = h.Ack
-		entry.Flags &^= leapt
+	if entry.Flags()&leapt != 0 { // the server knows where its client is
+		entry.SetSeq(h.Ack)
+		entry.Unmark(leapt)
 	}
 	ends := h.TCPFlags&header.FIN != 0 && near(h.Seq, *next, endWindow)
 	ahead := int32(h.Seq + segmentLen(h) - *next)
@@ -205,11 +205,11 @@ func (b *batch) serverState(entry *flowtable.Entry, h *header.Packet) State {
 		*next += uint32(ahead)
 	}
 	switch {
-	case ends && (state != Closed || entry.Flags&finished != 0):
+	case ends && (state != Closed || entry.Flags()&finished != 0):
 		b.end(entry)
-		entry.Flags |= ended
+		entry.Mark(ended)
 		return Closing
-	case ahead > 0 && entry.Flags&ended != 0:
+	case ahead > 0 && entry.Flags()&ended != 0:
 		return b.serverGoesOn(entry, state)
 	}
 	return afterBoth(entry, state)
@@ -218,20 +218,21 @@ func (b *batch) serverState(entry *flowtable.Entry, h *header.Packet) State {
 // serverReset ends the flow, unless the reset may be a stranger's. One that answers the
 // SYN has no number but that which it acknowledges.
 func (b *batch) serverReset(entry *flowtable.Entry, h *header.Packet, next uint32) State {
-	known := entry.Flags&answered != 0
-	if known && !near(h.Seq, next, endWindow) || !known && !near(h.Ack, entry.Seq, endWindow) {
-		return State(entry.Class)
+	known := entry.Flags()&answered != 0
+	if known && !near(h.Seq, next, endWindow) || !known && !near(h.Ack, entry.Seq(), endWindow) {
+		return State(entry.Class())
 	}
 	b.end(entry)
-	entry.Flags = entry.Flags&^(late|denied) | ended
+	entry.Unmark(late | denied)
+	entry.Mark(ended)
 	return Closed
 }
 
 // serverGoesOn returns the state after data beyond the server's FIN or RST, which was
 // another's.
 func (b *batch) serverGoesOn(entry *flowtable.Entry, state State) State {
-	entry.Flags &^= ended
-	if entry.Flags&finished != 0 {
+	entry.Unmark(ended)
+	if entry.Flags()&finished != 0 {
 		return state
 	}
 	b.begin(entry)
@@ -241,7 +242,7 @@ func (b *batch) serverGoesOn(entry *flowtable.Entry, state State) State {
 // afterBoth returns the state after a segment that ends nothing: both ends have said
 // FIN, and this is an answer to it.
 func afterBoth(entry *flowtable.Entry, state State) State {
-	if state == Closing && entry.Flags&(finished|ended) == finished|ended {
+	if state == Closing && entry.Flags()&(finished|ended) == finished|ended {
 		return Closed
 	}
 	return state
@@ -250,7 +251,7 @@ func afterBoth(entry *flowtable.Entry, state State) State {
 // knows reports whether the client of a translated flow has had the server's answer, as
 // a forger of its SYN and ACK has not.
 func (b *batch) knows(entry *flowtable.Entry, h *header.Packet) bool {
-	return entry.Flags&answered != 0 && near(h.Ack, *b.view.servers[entry.Server].seq(entry.NATPort), endWindow)
+	return entry.Flags()&answered != 0 && near(h.Ack, *b.view.servers[entry.Server].seq(entry.NATPort), endWindow)
 }
 
 // Translation is what a flow to a plain server looks like there.

@@ -116,15 +116,21 @@ type peer struct {
 	servers  [][2]uint16                 // their numbers by service index and family; 0 for none
 }
 
-// counts returns the counters of an entry's flow, nil if its peer is gone.
-func (v *view) counts(entry *flowtable.Entry) *flowCounters {
-	if entry.Peer == 0 {
-		return &v.states[entry.Key.Service].here
+// counts returns the counters of a service's flows to a peer, or to this host if that is
+// 0; nil if the peer is gone.
+func (v *view) counts(service uint16, peer PeerID) *flowCounters {
+	if peer == 0 {
+		return &v.states[service].here
 	}
-	if p := v.peer(PeerID(entry.Peer)); p != nil {
-		return p.count[entry.Key.Service]
+	if p := v.peer(peer); p != nil {
+		return p.count[service]
 	}
 	return nil
+}
+
+// countsOf returns the counters of an entry's flow, nil if its peer is gone.
+func (v *view) countsOf(entry *flowtable.Entry) *flowCounters {
+	return v.counts(entry.Key.Service, PeerID(entry.Peer()))
 }
 
 // flowCounters counts the flows of one service that one host serves.
@@ -134,6 +140,14 @@ type flowCounters struct {
 	live *atomic.Int32
 	// open is the number of entries whose flow has not ended: 0 when all are gone.
 	open atomic.Int32
+}
+
+// add counts flows that begin or end. For a peer that is gone, nil, nothing is counted.
+func (c *flowCounters) add(delta int32) {
+	if c != nil {
+		c.live.Add(delta)
+		c.open.Add(delta)
+	}
 }
 
 func protoIndex(p Proto) int {
@@ -192,7 +206,7 @@ const (
 
 // serves reports whether the view knows whom the flow is bound to.
 func (v *view) serves(entry *flowtable.Entry) bool {
-	return v.peer(PeerID(entry.Peer)) != nil && int(entry.Server) < len(v.servers)
+	return v.peer(PeerID(entry.Peer())) != nil && int(entry.Server) < len(v.servers)
 }
 
 // An addrSet finds the engine-wide index of an address. Clusters with few

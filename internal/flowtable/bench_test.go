@@ -72,7 +72,7 @@ func BenchmarkDeleteInsert(b *testing.B) {
 			h := t.Hash(&k)
 			s := t.Lock(h)
 			s.Delete(s.Lookup(&k, h))
-			s.Insert(&k, h, 0, clock(i))
+			s.Insert(&k, h, clock(i), &Start{})
 			s.Unlock()
 		}
 	})

@@ -1,6 +1,9 @@
 package flowtable
 
-import "unsafe"
+import (
+	"sync/atomic"
+	"unsafe"
+)
 
 // A Key identifies a flow. Its fields mean nothing to the table: it compares and
 // hashes their 24 bytes.
@@ -32,14 +35,15 @@ type Class uint8
 const Classes = 9
 
 // unused is the class of what is no entry: one on the free list, the end of a ring.
-const unused Class = 0xff
+const unused Class = 0x7f
 
 // An Entry is what the table remembers of one flow. It fills one cache line and
 // holds no pointers.
 //
-// A *Entry belongs to the shard that returned it and may be used only until the
-// shard is unlocked. The caller may read all exported fields, and write all but
-// Key and Class.
+// A *Entry that a Shard returned may be used until the shard is unlocked. One that
+// Table.Entry returned needs no lock, but may be another flow's from one moment to the
+// next. Only Status, Read and Advance may be called of it. What they read is stored
+// atomically, also under the lock; the rest is plain.
 type Entry struct {
 	// Key is the flow's key.
 	Key Key
@@ -47,25 +51,51 @@ type Entry struct {
 	hash       uint32 // what hashOf says of the key's hash
 	next       uint32 // next entry of the bucket's list, or of the free list; 0 ends both
 	prev, succ uint32 // neighbours in the ring of the class: touched earlier, touched later
-	touched    uint32 // when the entry was last linked, in milliseconds of the caller's clock
 
-	// ISN is the client's initial sequence number.
+	// ISN is the client's initial sequence number. The caller may read and write it.
 	ISN uint32
-	// Seq is the sequence number that the client is expected to send next.
-	Seq uint32
-	// Peer is what the flow is bound to.
-	Peer uint32
-	// Class is the entry's class; Shard.Move changes it.
-	Class Class
-	// Flags are the caller's.
-	Flags uint8
-	// NATPort is the port that a translated flow uses towards its server.
-	NATPort uint16
-	// Server is the plain server that a translated flow goes to, 0 for none.
-	Server uint16
-	// Waits counts for the caller how often Config.Keep has kept the entry.
-	Waits uint16
+	// Server is the plain server that a translated flow goes to, 0 for none, and NATPort
+	// the port that it uses there. Both are read only.
+	Server, NATPort uint16
+
+	bound  uint64 // peer and sequence number: see pack
+	status Status
 }
+
+// A Status is what changes about a flow together, and is read together.
+type Status uint64
+
+// The fields of a status, by their lowest bits.
+const (
+	classBits      = 0  // 7
+	translatedBits = 7  // 1: there is a Server
+	flagsBits      = 8  // 8
+	waitsBits      = 16 // 16
+	touchedBits    = 32 // 32: when the entry was last linked, in milliseconds of the caller's clock
+)
+
+// A Start is what a new entry says.
+type Start struct {
+	Class           Class
+	Flags           uint8
+	Peer            uint32 // what the flow is bound to
+	Server, NATPort uint16 // of a translated flow: its plain server, and the port that it uses there
+	ISN, Seq        uint32 // the client's first sequence number, and the one that it is expected to send next
+}
+
+// fill lets an unused entry be the key's.
+func (e *Entry) fill(k *Key, hash, now uint32, s *Start) {
+	e.setKey(k)
+	e.hash, e.ISN, e.Server, e.NATPort = hash, s.ISN, s.Server, s.NATPort
+	atomic.StoreUint64(&e.bound, pack(s.Peer, s.Seq))
+	status := Status(s.Class)<<classBits | Status(s.Flags)<<flagsBits | Status(now)<<touchedBits
+	if s.Server != 0 {
+		status |= 1 << translatedBits
+	}
+	e.setStatus(status) // last, see Read
+}
+
+func pack(peer, seq uint32) uint64 { return uint64(peer)<<32 | uint64(seq) }
 
 // entrySize is one cache line. The two declarations below do not compile unless
 // it is the size of an Entry.
@@ -76,6 +106,95 @@ var (
 	_ [unsafe.Sizeof(Entry{}) - entrySize]struct{}
 )
 
-// Touched returns the time of the entry's last Insert or effective Move, in
-// milliseconds of the caller's clock.
-func (e *Entry) Touched() uint32 { return e.touched }
+// Class returns the class; Shard.Move changes it.
+func (s Status) Class() Class { return Class(s >> classBits & 0x7f) }
+
+// Translated reports whether the flow has a Server.
+func (s Status) Translated() bool { return s>>translatedBits&1 != 0 }
+
+// Flags returns the caller's flags.
+func (s Status) Flags() uint8 { return uint8(s >> flagsBits) }
+
+// Waits returns what SetWaits has set: how often, for the caller, Config.Keep has kept
+// the entry.
+func (s Status) Waits() uint16 { return uint16(s >> waitsBits) }
+
+// Touched returns the time of the entry's Insert or last effective Move, in milliseconds
+// of the caller's clock.
+func (s Status) Touched() uint32 { return uint32(s >> touchedBits) }
+
+// Status returns the entry's status.
+func (e *Entry) Status() Status { return Status(atomic.LoadUint64((*uint64)(&e.status))) }
+
+func (e *Entry) setStatus(s Status) { atomic.StoreUint64((*uint64)(&e.status), uint64(s)) }
+
+// set changes the bits of the status that are in the mask, shifted to where they are.
+func (e *Entry) set(shift int, mask, value Status) {
+	if was := e.Status(); was>>shift&mask != value {
+		e.setStatus(was&^(mask<<shift) | value<<shift)
+	}
+}
+
+// touch sets class and time.
+func (e *Entry) touch(c Class, now uint32) {
+	const kept = 1<<touchedBits - 1 - 0x7f<<classBits
+	e.setStatus(e.Status()&kept | Status(c)<<classBits | Status(now)<<touchedBits)
+}
+
+// Class, Flags, Waits and Touched are those of the status.
+func (e *Entry) Class() Class    { return e.Status().Class() }
+func (e *Entry) Flags() uint8    { return e.Status().Flags() }
+func (e *Entry) Waits() uint16   { return e.Status().Waits() }
+func (e *Entry) Touched() uint32 { return e.Status().Touched() }
+
+// Mark sets flags, Unmark takes them away.
+func (e *Entry) Mark(flags uint8)   { e.set(flagsBits, 0xff, Status(e.Flags()|flags)) }
+func (e *Entry) Unmark(flags uint8) { e.set(flagsBits, 0xff, Status(e.Flags()&^flags)) }
+
+// SetWaits sets what Waits returns.
+func (e *Entry) SetWaits(n uint16) { e.set(waitsBits, 0xffff, Status(n)) }
+
+// Peer returns what the flow is bound to.
+func (e *Entry) Peer() uint32 { return uint32(atomic.LoadUint64(&e.bound) >> 32) }
+
+// Seq returns the sequence number that the client is expected to send next.
+func (e *Entry) Seq() uint32 { return uint32(atomic.LoadUint64(&e.bound)) }
+
+// SetSeq sets what Seq returns.
+func (e *Entry) SetSeq(seq uint32) { atomic.StoreUint64(&e.bound, pack(e.Peer(), seq)) }
+
+// Advance sets what Seq returns from was to seq, if the flow is bound to the peer and has
+// not gone on since that was read.
+func (e *Entry) Advance(peer, was, seq uint32) {
+	atomic.CompareAndSwapUint64(&e.bound, pack(peer, was), pack(peer, seq))
+}
+
+// Read returns what Peer and Seq do, if the entry is the key's and still has the status,
+// that of an entry in use. It needs no lock: an entry that becomes another's is unused
+// while it changes, and then says something else before or after its key was seen.
+func (e *Entry) Read(k *Key, status Status) (peer, seq uint32, ok bool) {
+	bound := atomic.LoadUint64(&e.bound)
+	a, b := e.Key.words(), k.words()
+	differ := (atomic.LoadUint64(&a[0]) ^ b[0]) | (atomic.LoadUint64(&a[1]) ^ b[1]) | (atomic.LoadUint64(&a[2]) ^ b[2])
+	differ |= uint64(e.Status() ^ status)
+	differ |= atomic.LoadUint64(&e.bound) ^ bound
+	return uint32(bound >> 32), uint32(bound), differ == 0
+}
+
+// setKey stores a key where Read may be reading.
+func (e *Entry) setKey(k *Key) {
+	to, from := e.Key.words(), k.words()
+	for i := range to {
+		if to[i] != from[i] {
+			atomic.StoreUint64(&to[i], from[i])
+		}
+	}
+}
+
+// copy returns a copy.
+func (e *Entry) copy() Entry {
+	return Entry{
+		Key: e.Key, hash: e.hash, next: e.next, prev: e.prev, succ: e.succ,
+		ISN: e.ISN, Server: e.Server, NATPort: e.NATPort, bound: atomic.LoadUint64(&e.bound), status: e.status,
+	}
+}

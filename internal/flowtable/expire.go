@@ -65,7 +65,7 @@ func (s *Shard) kept(e *Entry, now uint32) bool {
 func (s *Shard) oldest(class Class, now uint32) *Entry {
 	i := s.entries[s.ring(class)].succ
 	e := &s.entries[i]
-	if i == s.ring(class) || int32(now-e.touched) < s.table.timeouts[class].Load() {
+	if i == s.ring(class) || int32(now-e.Touched()) < s.table.timeouts[class].Load() {
 		return nil
 	}
 	return e
@@ -142,8 +142,8 @@ func (s *Shard) copy(chunk []Entry, pos int) (n, next int) {
 	used := s.entries[s.base:s.used]
 	end := min(pos+maxScan, len(used))
 	for ; pos < end && n < len(chunk); pos++ {
-		if e := &used[pos]; e.Class != unused {
-			chunk[n] = *e
+		if e := &used[pos]; e.Class() != unused {
+			chunk[n] = e.copy()
 			n++
 		}
 	}

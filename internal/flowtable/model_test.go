@@ -108,7 +108,7 @@ func (o *oracle) expire(now uint64, limit int) (removed int) {
 				break
 			}
 			limit--
-			if next, stays := o.cfg.Keep(&Entry{Key: r.key, Class: class}); stays {
+			if next, stays := o.cfg.Keep(&Entry{Key: r.key, status: Status(class)}); stays {
 				o.touch(r, next, now)
 				continue
 			}
@@ -141,9 +141,9 @@ func newMachine(t *rapid.T) *machine {
 		// given a longer time.
 		Keep: func(e *Entry) (Class, bool) {
 			if e.Key.ClientPort == 2 {
-				return Classes - 1, e.Class != Classes-1
+				return Classes - 1, e.Class() != Classes-1
 			}
-			return e.Class, e.Key.ClientPort == 1
+			return e.Class(), e.Key.ClientPort == 1
 		},
 	}
 	timeout := rapid.SampledFrom([]time.Duration{1, 10, 1000, 7_200_000, MaxTimeout / time.Millisecond})
@@ -186,18 +186,16 @@ func (m *machine) packet(t *rapid.T) {
 	require.Equal(t, r != nil, e != nil, "lookup")
 	switch {
 	case e == nil:
-		e, r = s.Insert(&k, h, class, m.origin+uint32(now)), m.oracle.insert(k, class, now)
+		e, r = s.Insert(&k, h, m.origin+uint32(now), &Start{Class: class, Peer: uint32(m.oracle.turn)}), m.oracle.insert(k, class, now)
 		require.Equal(t, r != nil, e != nil, "insert")
 		if e != nil {
-			require.Zero(t, e.Peer)
-			e.Peer = uint32(m.oracle.turn)
-			r.peer = e.Peer
+			r.peer = e.Peer()
 		}
 	case rapid.IntRange(0, 3).Draw(t, "delete") == 0:
 		s.Delete(e)
 		m.oracle.remove(r, Deleted)
 	default:
-		require.Equal(t, r.peer, e.Peer)
+		require.Equal(t, r.peer, e.Peer())
 		s.Move(e, class, m.origin+uint32(now))
 		m.oracle.move(r, class, now)
 	}
@@ -242,7 +240,7 @@ func (m *machine) check(t *rapid.T) {
 		r := o.records[e.Key]
 		require.NotNil(t, r)
 		require.Equal(t, record{r.key, r.class, uint64(m.origin + uint32(r.touched)), 0, r.peer},
-			record{e.Key, e.Class, uint64(e.Touched()), 0, e.Peer})
+			record{e.Key, e.Class(), uint64(e.Touched()), 0, e.Peer()})
 	}
 	require.Equal(t, len(o.records), n)
 }

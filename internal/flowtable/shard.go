@@ -1,9 +1,6 @@
 package flowtable
 
-import (
-	"sync/atomic"
-	"unsafe"
-)
+import "unsafe"
 
 // A Shard is a locked part of a table. Its methods may be called only between
 // Table.Lock and Unlock, with hashes of this shard.
@@ -20,7 +17,7 @@ func (s *Shard) init(t *Table, base, end int) {
 	for c := range uint32(Classes) {
 		i := s.base + c
 		s.entries[i].prev, s.entries[i].succ = i, i
-		s.entries[i].Class = unused
+		s.entries[i].touch(unused, 0)
 	}
 }
 
@@ -63,29 +60,27 @@ func (s *Shard) Lookup(k *Key, h uint64) *Entry {
 // Guessed returns the entry that Touch has guessed for the key's hash, nil if it is not
 // the key's, as may be even if the key has one.
 func (s *Shard) Guessed(k *Key, guess uint32) *Entry {
-	if e := &s.entries[guess]; e.Key.equal(k) && e.Class != unused {
+	if e := &s.entries[guess]; e.Key.equal(k) && e.Class() != unused {
 		return e
 	}
 	return nil
 }
 
-// Insert adds an entry for a key that is not in the table and whose hash is h.
-// The fields that are the caller's are zero.
+// Insert adds an entry for a key that is not in the table and whose hash is h. What
+// Start does not say is zero.
 //
 // If the table is full, an entry of this shard gives way, as Config.Evict says.
 // If there is none, Insert counts that and returns nil.
-func (s *Shard) Insert(k *Key, h uint64, class Class, now uint32) *Entry {
+func (s *Shard) Insert(k *Key, h uint64, now uint32, start *Start) *Entry {
 	if !s.reserve() && !s.evict() {
 		s.full++
 		return nil
 	}
 	i := s.take()
 	e := &s.entries[i]
-	e.Key = *k
-	e.ISN, e.Seq, e.Peer, e.Flags, e.NATPort, e.Server, e.Waits = 0, 0, 0, 0, 0, 0, 0
-	atomic.StoreUint32(&e.hash, hashOf(h)) // Touch reads it without the lock
+	e.fill(k, hashOf(h), now, start)
 	s.place(i, e, home(h))
-	s.link(i, e, class, now)
+	s.link(i, e, start.Class, now)
 	s.inserted++
 	return e
 }
@@ -135,7 +130,7 @@ func (s *Shard) take() uint32 {
 // Moving it would drag its neighbours' cache lines along; a busy flow, whose
 // packets come close together, is spared most of that.
 func (s *Shard) Move(e *Entry, class Class, now uint32) {
-	if e.Class != class || int32(now-e.touched) >= s.table.grains[class].Load() {
+	if status := e.Status(); status.Class() != class || !s.table.Fresh(status, now) {
 		s.move(e, class, now)
 	}
 }
@@ -155,7 +150,7 @@ func (s *Shard) remove(e *Entry, cause Cause) {
 	}
 	i := s.unlink(e)
 	s.displace(i, e)
-	e.Class = unused
+	e.touch(unused, 0)
 	e.next, s.free = s.free, i
 	s.removed[cause]++
 }
@@ -168,12 +163,14 @@ func (s *Shard) remove(e *Entry, cause Cause) {
 func (s *Shard) link(i uint32, e *Entry, class Class, now uint32) {
 	end := &s.entries[s.ring(class)]
 	last := &s.entries[end.prev]
-	if last != end && int32(now-last.touched) < 0 {
-		now = last.touched
+	if last != end && int32(now-last.Touched()) < 0 {
+		now = last.Touched()
 	}
 	e.prev, e.succ = end.prev, s.ring(class)
 	last.succ, end.prev = i, i
-	e.Class, e.touched = class, now
+	if e.Class() != class || e.Touched() != now { // else it is new
+		e.touch(class, now)
+	}
 	s.count[class]++
 }
 
@@ -182,6 +179,6 @@ func (s *Shard) unlink(e *Entry) uint32 {
 	before, after := &s.entries[e.prev], &s.entries[e.succ]
 	i := before.succ
 	before.succ, after.prev = e.succ, e.prev
-	s.count[e.Class]--
+	s.count[e.Class()]--
 	return i
 }

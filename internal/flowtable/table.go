@@ -235,8 +235,16 @@ func (t *Table) Touch(hashes []uint64, guesses []uint32) {
 	}
 	t.guess(hashes, guesses)
 	for _, i := range guesses {
-		atomic.LoadUint32(&t.entries[i].hash)
+		t.entries[i].Status()
 	}
+}
+
+// Entry returns the entry of a guess of Touch, without any lock.
+func (t *Table) Entry(guess uint32) *Entry { return &t.entries[guess] }
+
+// Fresh reports whether to Move an entry of this status within its class would do nothing.
+func (t *Table) Fresh(s Status, now uint32) bool {
+	return int32(now-s.Touched()) < t.grains[s.Class()].Load()
 }
 
 // ShardOf returns the index of the hash's shard, from 0 to Shards-1. A caller who

@@ -45,7 +45,7 @@ func insert(t *Table, k Key, class Class, now uint32) bool {
 	h := t.Hash(&k)
 	s := t.Lock(h)
 	defer s.Unlock()
-	return s.Insert(&k, h, class, now) != nil
+	return s.Insert(&k, h, now, &Start{Class: class}) != nil
 }
 
 // with calls f with the entry of k, nil if there is none.
@@ -93,22 +93,40 @@ func TestDefaultShards(t *testing.T) {
 
 func TestEntryKeepsTheCallersFields(t *testing.T) {
 	tab := newTable(t, Config{MaxFlows: 1, Shards: 1})
-	require.True(t, insert(tab, key(1), established, 7))
-	with(tab, key(1), func(_ *Shard, e *Entry) {
-		require.Equal(t, uint32(7), e.Touched())
-		e.ISN, e.Seq, e.Peer, e.Flags, e.NATPort, e.Server = 1, 2, 3, 4, 5, 6
-	})
-	with(tab, key(1), func(s *Shard, e *Entry) {
-		require.Equal(t, [...]uint32{1, 2, 3, 4, 5, 6},
-			[...]uint32{e.ISN, e.Seq, e.Peer, uint32(e.Flags), uint32(e.NATPort), uint32(e.Server)})
+	k := key(1)
+	h := tab.Hash(&k)
+	s := tab.Lock(h)
+	e := s.Insert(&k, h, 7, &Start{Class: established, Peer: 0xfffffffe, Server: 0xfffd, NATPort: 0xfffc, ISN: 1, Seq: 0xfffffffb})
+	require.Equal(t, uint32(7), e.Touched())
+	require.Equal(t, [...]uint32{0xfffffffe, 0xfffd, 0xfffc, 1, 0xfffffffb, 0, 0, uint32(established)}, fields(e))
+	e.SetSeq(2)
+	e.Mark(6)
+	e.SetWaits(7)
+	s.Unlock()
+	with(tab, k, func(s *Shard, e *Entry) {
+		require.Equal(t, [...]uint32{0xfffffffe, 0xfffd, 0xfffc, 1, 2, 6, 7, uint32(established)}, fields(e))
+		e.Advance(0xfffffffe, 1, 20)
+		e.Advance(0xffffffff, 2, 20)
+		e.Mark(9)
+		e.Unmark(3)
+		e.SetWaits(0xffff)
+		require.Equal(t, [...]uint32{0xfffffffe, 0xfffd, 0xfffc, 1, 2, 12, 0xffff, uint32(established)}, fields(e))
+		e.Advance(0xfffffffe, 2, 20)
+		s.Move(e, closed, 8)
+		require.Equal(t, [...]uint32{0xfffffffe, 0xfffd, 0xfffc, 1, 20, 12, 0xffff, uint32(closed)}, fields(e))
 		s.Delete(e)
 	})
 	require.True(t, insert(tab, key(2), closed, 8), "the slot is free again")
 	with(tab, key(2), func(_ *Shard, e *Entry) {
-		require.Equal(t, Entry{Key: key(2), Class: closed},
-			Entry{Key: e.Key, ISN: e.ISN, Seq: e.Seq, Peer: e.Peer, Class: e.Class, Flags: e.Flags, NATPort: e.NATPort, Server: e.Server},
-			"and clean")
+		require.Equal(t, key(2), e.Key)
+		require.Equal(t, [...]uint32{7: uint32(closed)}, fields(e), "and clean")
 	})
+}
+
+func fields(e *Entry) [8]uint32 {
+	return [...]uint32{
+		e.Peer(), uint32(e.Server), uint32(e.NATPort), e.ISN, e.Seq(), uint32(e.Flags()), uint32(e.Waits()), uint32(e.Class()),
+	}
 }
 
 func TestExpiryIsInOrderOfLastTouch(t *testing.T) {
@@ -176,7 +194,7 @@ func TestKeepPutsExpiryOff(t *testing.T) {
 	tab := newTable(t, Config{
 		MaxFlows: 1, Shards: 1,
 		Timeouts: [Classes]time.Duration{established: 10 * time.Millisecond},
-		Keep:     func(e *Entry) (Class, bool) { return e.Class, alive && e.Key == key(1) },
+		Keep:     func(e *Entry) (Class, bool) { return e.Class(), alive && e.Key == key(1) },
 	})
 	insert(tab, key(1), established, 0)
 	require.Zero(t, tab.Expire(15, 10))
@@ -274,13 +292,13 @@ func TestEqualHashes(t *testing.T) {
 			e := s.Lookup(&keys[i], h)
 			require.Equal(t, there[i], e != nil, "%d", i)
 			if e != nil {
-				require.Equal(t, uint32(i), e.Peer)
+				require.Equal(t, uint32(i), e.Peer())
 			}
 		}
 	}
 	insert := func(i int) {
 		keys[i] = key(i)
-		s.Insert(&keys[i], h, 0, 0).Peer = uint32(i)
+		s.Insert(&keys[i], h, 0, &Start{Peer: uint32(i)})
 		there[i] = true
 		check()
 	}
@@ -397,7 +415,7 @@ func TestNoAllocation(t *testing.T) {
 		s := tab.Lock(h)
 		e := find(s, &k, h, guess[0])
 		if e == nil {
-			e = s.Insert(&k, h, 0, now)
+			e = s.Insert(&k, h, now, &Start{})
 		}
 		s.Move(e, 1, now)
 		s.Move(e, 0, now)
@@ -431,11 +449,11 @@ func TestConcurrentUse(t *testing.T) {
 				s := tab.Lock(h)
 				switch e := find(s, &k, h, guess[0]); {
 				case e == nil:
-					s.Insert(&k, h, Class(i&1), now)
+					s.Insert(&k, h, now, &Start{Class: Class(i & 1)})
 				case i%5 == 0:
 					s.Delete(e)
 				default:
-					e.Seq++
+					e.SetSeq(e.Seq() + 1)
 					s.Move(e, Class(i&1), now)
 				}
 				s.Unlock()
@@ -463,6 +481,59 @@ func TestConcurrentUse(t *testing.T) {
 	require.Equal(t, uint64(removed), st.Expired+st.Evicted+st.Deleted)
 	require.Equal(t, uint64(tab.Len()), st.Inserted-uint64(removed))
 	require.Positive(t, st.Full+st.Evicted, "the table was full at times")
+}
+
+// What is read of an entry without the lock is the key's, whatever others do to it. The
+// race detector watches.
+func TestReadWithoutTheLock(t *testing.T) {
+	const keys, size, changes = 40, 16, 20_000
+	tab := newTable(t, Config{MaxFlows: size, Shards: 2, Evict: []Class{established}})
+	of := func(k *Key) (peer, seq uint32) { return uint32(k.ClientPort) * 7919, uint32(k.ClientPort) << 20 }
+	var writing, reading sync.WaitGroup
+	var done atomic.Bool
+	var found, wrong atomic.Int64
+	for g := range 2 {
+		writing.Go(func() {
+			for i := range changes {
+				k := key((i*7919 + g*104729) % keys)
+				h := tab.Hash(&k)
+				s := tab.Lock(h)
+				if e := s.Lookup(&k, h); e != nil && i%3 == 0 {
+					s.Delete(e)
+				} else if e == nil {
+					peer, seq := of(&k)
+					s.Insert(&k, h, uint32(i), &Start{Class: established, Peer: peer, Seq: seq})
+				}
+				s.Unlock()
+			}
+		})
+		reading.Go(func() {
+			for i := 0; !done.Load(); i++ {
+				k := key(i % keys)
+				e := tab.Entry(uint32(i * 7919 % len(tab.entries))) // as bad a guess as there may be
+				status := e.Status()
+				got, seq, ok := e.Read(&k, status)
+				if !ok || status.Class() != established {
+					continue
+				}
+				found.Add(1)
+				if peer, first := of(&k); got != peer || seq>>20 != first>>20 {
+					wrong.Add(1)
+				}
+				e.Advance(got, seq, seq+1)
+			}
+		})
+	}
+	writing.Wait()
+	done.Store(true)
+	reading.Wait()
+	require.Positive(t, found.Load())
+	require.Zero(t, wrong.Load(), "of %d", found.Load())
+	for e := range tab.All() {
+		peer, seq := of(&e.Key)
+		require.Equal(t, peer, e.Peer())
+		require.Equal(t, seq>>20, e.Seq()>>20)
+	}
 }
 
 func TestSetTimeout(t *testing.T) {
