@@ -95,15 +95,15 @@ func (b *batch) expected(p *Packet, j *job, entry *flowtable.Entry) bool {
 	case state != Unconfirmed || status.Flags()&heard == 0:
 		return false
 	}
-	to, seq, ok := entry.Read(j.key, status)
-	ahead, peer := int32(j.seq-seq), PeerID(to)
-	if !ok || ahead < -dataWindow || ahead > endWindow {
+	bound := entry.Binding()
+	ahead := int32(j.seq - bound.Seq())
+	if ahead < -dataWindow || ahead > endWindow || !entry.Holds(j.key, status, bound) {
 		return false
 	}
 	verdict := Local
-	if peer != 0 {
-		host, ip := b.view.peer(peer), header.IPv4(p.Bytes())
-		if host == nil || p.longest(int(j.payload)) > host.mtu || ip.TTL() <= 1 {
+	if peer := PeerID(bound.Peer()); peer != 0 {
+		to, ip := b.view.peer(peer), header.IPv4(p.Bytes())
+		if to == nil || p.longest(int(j.payload)) > to.mtu || ip.TTL() <= 1 {
 			return false
 		}
 		ip.DecrementTTL()
@@ -112,7 +112,7 @@ func (b *batch) expected(p *Packet, j *job, entry *flowtable.Entry) bool {
 	p.Verdict = verdict
 	b.count[verdict]++
 	if ahead += int32(j.payload); ahead > 0 {
-		entry.Advance(to, seq, seq+uint32(ahead))
+		entry.Advance(bound, uint32(ahead))
 	}
 	return true
 }

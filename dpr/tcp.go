@@ -103,7 +103,8 @@ func (b *batch) track(shard *flowtable.Shard, entry *flowtable.Entry, h *header.
 // tcpState returns the state after one more packet from the client, and moves the
 // expected sequence number and the counts along.
 func (b *batch) tcpState(entry *flowtable.Entry, h *header.Packet) State {
-	state, seq := State(entry.Class()), entry.Seq()
+	state, bound := State(entry.Class()), entry.Binding()
+	seq := bound.Seq()
 	switch {
 	case state == Handover:
 		return state
@@ -124,6 +125,7 @@ func (b *batch) tcpState(entry *flowtable.Entry, h *header.Packet) State {
 	case h.Seq == entry.ISN+1 && (state == Established || state == Unconfirmed):
 		seq = h.Seq // the server took a repeated SYN for a new connection
 		entry.SetSeq(seq)
+		bound = entry.Binding()
 		entry.Mark(leapt)
 	default:
 		return state
@@ -135,7 +137,7 @@ func (b *batch) tcpState(entry *flowtable.Entry, h *header.Packet) State {
 	ahead := int32(h.Seq + segmentLen(h) - seq)
 	next := b.revive(entry, state, ahead, h.Seq == seq)
 	if ahead > 0 {
-		entry.Advance(entry.Peer(), seq, seq+uint32(ahead))
+		entry.Advance(bound, uint32(ahead))
 	}
 	if ends {
 		b.end(entry)

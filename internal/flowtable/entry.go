@@ -21,10 +21,10 @@ type Key struct {
 // words returns the key as three words.
 func (k *Key) words() *[3]uint64 { return (*[unsafe.Sizeof(*k) / 8]uint64)(unsafe.Pointer(k)) }
 
-// equal compares keys without a call or a branch.
-func (k *Key) equal(other *Key) bool {
-	a, b := k.words(), other.words()
-	return (a[0]^b[0])|(a[1]^b[1])|(a[2]^b[2]) == 0
+// equal compares a key with the words of another, which may be changing, without a call or
+// a branch.
+func (k *Key) equal(w *[3]uint64) bool {
+	return (atomic.LoadUint64(&w[0])^k.words()[0])|(atomic.LoadUint64(&w[1])^k.words()[1])|(atomic.LoadUint64(&w[2])^k.words()[2]) == 0
 }
 
 // A Class is a group of entries that have the same timeout. What each class
@@ -42,7 +42,7 @@ const unused Class = 0x7f
 //
 // A *Entry that a Shard returned may be used until the shard is unlocked. One that
 // Table.Entry returned needs no lock, but may be another flow's from one moment to the
-// next. Only Status, Read and Advance may be called of it. What they read is stored
+// next. Only Status, Binding, Holds and Advance may be called of it. What they read is stored
 // atomically, also under the lock; the rest is plain.
 type Entry struct {
 	// Key is the flow's key.
@@ -58,7 +58,7 @@ type Entry struct {
 	// the port that it uses there. Both are read only.
 	Server, NATPort uint16
 
-	bound  uint64 // peer and sequence number: see pack
+	bound  Binding
 	status Status
 }
 
@@ -87,15 +87,24 @@ type Start struct {
 func (e *Entry) fill(k *Key, hash, now uint32, s *Start) {
 	e.setKey(k)
 	e.hash, e.ISN, e.Server, e.NATPort = hash, s.ISN, s.Server, s.NATPort
-	atomic.StoreUint64(&e.bound, pack(s.Peer, s.Seq))
+	e.setBinding(bind(s.Peer, s.Seq))
 	status := Status(s.Class)<<classBits | Status(s.Flags)<<flagsBits | Status(now)<<touchedBits
 	if s.Server != 0 {
 		status |= 1 << translatedBits
 	}
-	e.setStatus(status) // last, see Read
+	e.setStatus(status) // last, see Holds
 }
 
-func pack(peer, seq uint32) uint64 { return uint64(peer)<<32 | uint64(seq) }
+// A Binding is what a flow is bound to, and how far its client has got.
+type Binding uint64
+
+func bind(peer, seq uint32) Binding { return Binding(peer)<<32 | Binding(seq) }
+
+// Peer returns what the flow is bound to.
+func (b Binding) Peer() uint32 { return uint32(b >> 32) }
+
+// Seq returns the sequence number that the client is expected to send next.
+func (b Binding) Seq() uint32 { return uint32(b) }
 
 // entrySize is one cache line. The two declarations below do not compile unless
 // it is the size of an Entry.
@@ -154,34 +163,31 @@ func (e *Entry) Unmark(flags uint8) { e.set(flagsBits, 0xff, Status(e.Flags()&^f
 // SetWaits sets what Waits returns.
 func (e *Entry) SetWaits(n uint16) { e.set(waitsBits, 0xffff, Status(n)) }
 
-// Peer returns what the flow is bound to.
-func (e *Entry) Peer() uint32 { return uint32(atomic.LoadUint64(&e.bound) >> 32) }
+// Binding returns the entry's binding.
+func (e *Entry) Binding() Binding { return Binding(atomic.LoadUint64((*uint64)(&e.bound))) }
 
-// Seq returns the sequence number that the client is expected to send next.
-func (e *Entry) Seq() uint32 { return uint32(atomic.LoadUint64(&e.bound)) }
+func (e *Entry) setBinding(b Binding) { atomic.StoreUint64((*uint64)(&e.bound), uint64(b)) }
+
+// Peer and Seq are those of the binding.
+func (e *Entry) Peer() uint32 { return e.Binding().Peer() }
+func (e *Entry) Seq() uint32  { return e.Binding().Seq() }
 
 // SetSeq sets what Seq returns.
-func (e *Entry) SetSeq(seq uint32) { atomic.StoreUint64(&e.bound, pack(e.Peer(), seq)) }
+func (e *Entry) SetSeq(seq uint32) { e.setBinding(bind(e.Peer(), seq)) }
 
-// Advance sets what Seq returns from was to seq, if the flow is bound to the peer and has
-// not gone on since that was read.
-func (e *Entry) Advance(peer, was, seq uint32) {
-	atomic.CompareAndSwapUint64(&e.bound, pack(peer, was), pack(peer, seq))
+// Advance adds to what Seq returns, if the binding is still was.
+func (e *Entry) Advance(was Binding, n uint32) {
+	atomic.CompareAndSwapUint64((*uint64)(&e.bound), uint64(was), uint64(bind(was.Peer(), was.Seq()+n)))
 }
 
-// Read returns what Peer and Seq do, if the entry is the key's and still has the status,
-// that of an entry in use. It needs no lock: an entry that becomes another's is unused
-// while it changes, and then says something else before or after its key was seen.
-func (e *Entry) Read(k *Key, status Status) (peer, seq uint32, ok bool) {
-	bound := atomic.LoadUint64(&e.bound)
-	a, b := e.Key.words(), k.words()
-	differ := (atomic.LoadUint64(&a[0]) ^ b[0]) | (atomic.LoadUint64(&a[1]) ^ b[1]) | (atomic.LoadUint64(&a[2]) ^ b[2])
-	differ |= uint64(e.Status() ^ status)
-	differ |= atomic.LoadUint64(&e.bound) ^ bound
-	return uint32(bound >> 32), uint32(bound), differ == 0
+// Holds reports whether the entry was the key's when it had the status, of an entry in use,
+// and the binding. It needs no lock: an entry that becomes another's is unused while it
+// changes, and then says something else before or after its key was seen.
+func (e *Entry) Holds(k *Key, s Status, bound Binding) bool {
+	return k.equal(e.Key.words()) && e.Status() == s && e.Binding() == bound
 }
 
-// setKey stores a key where Read may be reading.
+// setKey stores a key where Holds may be reading.
 func (e *Entry) setKey(k *Key) {
 	to, from := e.Key.words(), k.words()
 	for i := range to {
@@ -195,6 +201,6 @@ func (e *Entry) setKey(k *Key) {
 func (e *Entry) copy() Entry {
 	return Entry{
 		Key: e.Key, hash: e.hash, next: e.next, prev: e.prev, succ: e.succ,
-		ISN: e.ISN, Server: e.Server, NATPort: e.NATPort, bound: atomic.LoadUint64(&e.bound), status: e.status,
+		ISN: e.ISN, Server: e.Server, NATPort: e.NATPort, bound: e.Binding(), status: e.status,
 	}
 }

@@ -44,13 +44,13 @@ func (s *Shard) Lookup(k *Key, h uint64) *Entry {
 	want := tag(hashOf(h), s.mask)
 	for _, link := range b {
 		if x := link ^ want; x-1 < s.mask {
-			if e := &s.entries[x]; e.Key.equal(k) {
+			if e := &s.entries[x]; k.equal(e.Key.words()) {
 				return e
 			}
 		}
 	}
 	for i := s.rest(b); i != 0; i = s.entries[i].next {
-		if e := &s.entries[i]; e.Key.equal(k) {
+		if e := &s.entries[i]; k.equal(e.Key.words()) {
 			return e
 		}
 	}
@@ -60,7 +60,7 @@ func (s *Shard) Lookup(k *Key, h uint64) *Entry {
 // Guessed returns the entry that Touch has guessed for the key's hash, nil if it is not
 // the key's, as may be even if the key has one.
 func (s *Shard) Guessed(k *Key, guess uint32) *Entry {
-	if e := &s.entries[guess]; e.Key.equal(k) && e.Class() != unused {
+	if e := &s.entries[guess]; k.equal(e.Key.words()) && e.Class() != unused {
 		return e
 	}
 	return nil

@@ -19,8 +19,9 @@
 // a pair of slices without pointers, which the collector does not look into.
 //
 // A caller with a batch of packets hides the latency of memory by working in
-// passes: hash all keys, Touch all hashes, and only then lock and look up, with one
-// Lock for all hashes of the same ShardOf.
+// passes: hash all keys, Touch all hashes, and only then look up: without a lock, by
+// Entry and Holds, where nothing but a sequence number is to change, else with one Lock
+// for all hashes of the same ShardOf.
 package flowtable
 
 import (

@@ -105,13 +105,13 @@ func TestEntryKeepsTheCallersFields(t *testing.T) {
 	s.Unlock()
 	with(tab, k, func(s *Shard, e *Entry) {
 		require.Equal(t, [...]uint32{0xfffffffe, 0xfffd, 0xfffc, 1, 2, 6, 7, uint32(established)}, fields(e))
-		e.Advance(0xfffffffe, 1, 20)
-		e.Advance(0xffffffff, 2, 20)
+		e.Advance(bind(0xfffffffe, 1), 20)
+		e.Advance(bind(0xffffffff, 2), 20)
 		e.Mark(9)
 		e.Unmark(3)
 		e.SetWaits(0xffff)
 		require.Equal(t, [...]uint32{0xfffffffe, 0xfffd, 0xfffc, 1, 2, 12, 0xffff, uint32(established)}, fields(e))
-		e.Advance(0xfffffffe, 2, 20)
+		e.Advance(e.Binding(), 18)
 		s.Move(e, closed, 8)
 		require.Equal(t, [...]uint32{0xfffffffe, 0xfffd, 0xfffc, 1, 20, 12, 0xffff, uint32(closed)}, fields(e))
 		s.Delete(e)
@@ -511,16 +511,15 @@ func TestReadWithoutTheLock(t *testing.T) {
 			for i := 0; !done.Load(); i++ {
 				k := key(i % keys)
 				e := tab.Entry(uint32(i * 7919 % len(tab.entries))) // as bad a guess as there may be
-				status := e.Status()
-				got, seq, ok := e.Read(&k, status)
-				if !ok || status.Class() != established {
+				status, bound := e.Status(), e.Binding()
+				if status.Class() != established || !e.Holds(&k, status, bound) {
 					continue
 				}
 				found.Add(1)
-				if peer, first := of(&k); got != peer || seq>>20 != first>>20 {
+				if peer, first := of(&k); bound.Peer() != peer || bound.Seq()>>20 != first>>20 {
 					wrong.Add(1)
 				}
-				e.Advance(got, seq, seq+1)
+				e.Advance(bound, 1)
 			}
 		})
 	}
