@@ -11,8 +11,8 @@ import (
 // share a bucket. It is NH, as in UMAC but of words of 64 bits (Black, Halevi, Krawczyk,
 // Krovetz, Rogaway, "UMAC: fast and secure message authentication", 1999), followed by
 // pair-multiply-shift (Thorup, "High speed hashing for integers and strings", 2015), which
-// spreads its 128 bits evenly over all of the 64. It is a few multiplications, and the
-// keys of a batch are hashed side by side.
+// spreads its 128 bits evenly over all of the 64, and a mixer. It is a few
+// multiplications, and the keys of a batch are hashed side by side.
 type hash struct {
 	nh                         [4]uint64
 	a0, a1, b0, b1, add0, add1 uint64 // three numbers of 128 bits, the low half first
@@ -42,6 +42,16 @@ func (h *hash) sum(keys []Key, sums []uint64) {
 		top, low := bits.Mul64(x, y)
 		top += x*(b1+carryY) + (a1+carryX)*y
 		_, carry = bits.Add64(low, add0, 0)
-		sums[i] = top + add1 + carry
+		sums[i] = mix(top + add1 + carry)
 	}
+}
+
+// mix scatters sums that lie at equal steps, as those of keys that follow each other do:
+// one secret in some hundreds would have them crowd together. It is one to one, so what
+// holds for two sums holds for what it makes of them. The numbers are David Stafford's
+// ("Better Bit Mixing", 2011, variant 13).
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
 }
