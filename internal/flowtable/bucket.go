@@ -21,8 +21,8 @@ const (
 // choose the shard and the bucket, which is one of the shard's, its low bits are the tag.
 func hashOf(h uint64) uint32 { return uint32(h >> 32) }
 
-func bucketOf(buckets []bucket, hash uint32) *bucket {
-	return &buckets[uint64(hash)*uint64(len(buckets))>>32]
+func bucketOf(buckets []bucket, hash uint32) uint32 {
+	return uint32(uint64(hash) * uint64(len(buckets)) >> 32)
 }
 
 // tag returns the tag of a hash, where links have it.
@@ -31,12 +31,12 @@ func tag(hash, mask uint32) uint32 { return hash * (mask + 1) }
 // home returns the first link of the quarter of its bucket that a hash chooses.
 func home(h uint64) int { return int(h % 4 * quarterLinks) }
 
-// guess writes for each hash the entry that most likely has it, 0 for none. It needs no
-// lock. The search of the quarter is written out: a loop costs as much as what is in it.
+// guess writes for each hash, whose bucket guesses says, the entry that most likely has it,
+// 0 for none. It needs no lock. The search of the quarter is written out: a loop costs as much as what is in it.
 func (t *Table) guess(hashes []uint64, guesses []uint32) {
 	buckets, mask := t.buckets, t.mask
 	for i, h := range hashes {
-		b, want := bucketOf(buckets, hashOf(h)), tag(hashOf(h), mask)
+		b, want := &buckets[guesses[i]], tag(hashOf(h), mask)
 		q := (*[quarterLinks]uint32)(b[home(h):])
 		entry := either(0, &q[0], want, mask)
 		entry = either(entry, &q[1], want, mask)
@@ -76,7 +76,7 @@ func (s *Shard) rest(b *bucket) uint32 {
 
 // place links entry i into its bucket, preferably into the quarter that begins at at.
 func (s *Shard) place(i uint32, e *Entry, at int) {
-	b := bucketOf(s.buckets, e.hash)
+	b := &s.buckets[bucketOf(s.buckets, e.hash)]
 	e.next = 0
 	for n := range bucketLinks {
 		if link := &b[n^at]; *link == 0 {
@@ -90,7 +90,7 @@ func (s *Shard) place(i uint32, e *Entry, at int) {
 
 // displace takes entry i out of its bucket.
 func (s *Shard) displace(i uint32, e *Entry) {
-	b := bucketOf(s.buckets, e.hash)
+	b := &s.buckets[bucketOf(s.buckets, e.hash)]
 	for n, link := range b {
 		if link&s.mask == i {
 			s.refill(b, n)

@@ -40,7 +40,7 @@ func (s *Shard) Unlock() { s.mu.Unlock() }
 
 // Lookup returns the entry of a key whose hash is h, or nil if there is none.
 func (s *Shard) Lookup(k *Key, h uint64) *Entry {
-	b := bucketOf(s.buckets, hashOf(h))
+	b := &s.buckets[bucketOf(s.buckets, hashOf(h))]
 	want := tag(hashOf(h), s.mask)
 	for _, link := range b {
 		if x := link ^ want; x-1 < s.mask {

@@ -224,20 +224,21 @@ func (t *Table) Hash(k *Key) uint64 {
 // Hashes writes the hash of each key into hashes.
 func (t *Table) Hashes(keys []Key, hashes []uint64) { t.hash.sum(keys, hashes) }
 
-// Touch loads into the cache, without any lock, what Guessed will read for these hashes:
+// Touch lets the cache load, without any lock, what looking up these hashes will read:
 // their buckets, and of each the entry that most likely has the hash, which goes into
-// guesses, 0 for none. Loops that load do nothing else, since a processor looks only so
-// many instructions ahead of a load that it waits for: the fewer lie between two loads,
-// the more of them are under way at once.
+// guesses, 0 for none. It waits for the buckets only: the first entries come while the
+// caller goes on.
 func (t *Table) Touch(hashes []uint64, guesses []uint32) {
+	if len(hashes) == 0 {
+		return
+	}
 	guesses = guesses[:len(hashes)]
-	for _, h := range hashes {
-		atomic.LoadUint32(&bucketOf(t.buckets, hashOf(h))[0])
+	for i, h := range hashes {
+		guesses[i] = bucketOf(t.buckets, hashOf(h))
 	}
+	prefetch(unsafe.Pointer(&t.buckets[0]), guesses)
 	t.guess(hashes, guesses)
-	for _, i := range guesses {
-		t.entries[i].Status()
-	}
+	prefetch(unsafe.Pointer(&t.entries[0]), guesses)
 }
 
 // Entry returns the entry of a guess of Touch, without any lock.
