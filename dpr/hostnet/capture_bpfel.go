@@ -40,6 +40,7 @@ const (
 	captureMapServices    = "services"
 	captureMapSynBucket   = "syn_bucket"
 	captureProgCapture    = "capture"
+	captureVarProbePort   = "probe_port"
 	captureVarSynBurst    = "syn_burst"
 	captureVarSynInterval = "syn_interval"
 	captureVarTunIfindex  = "tun_ifindex"
@@ -104,6 +105,7 @@ type captureMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type captureVariableSpecs struct {
+	ProbePort   *ebpf.VariableSpec `ebpf:"probe_port"`
 	SynBurst    *ebpf.VariableSpec `ebpf:"syn_burst"`
 	SynInterval *ebpf.VariableSpec `ebpf:"syn_interval"`
 	TunIfindex  *ebpf.VariableSpec `ebpf:"tun_ifindex"`
@@ -148,6 +150,7 @@ func (m *captureMaps) Close() error {
 //
 // It can be passed to loadCaptureObjects or ebpf.CollectionSpec.LoadAndAssign.
 type captureVariables struct {
+	ProbePort   *ebpf.Variable `ebpf:"probe_port"`
 	SynBurst    *ebpf.Variable `ebpf:"syn_burst"`
 	SynInterval *ebpf.Variable `ebpf:"syn_interval"`
 	TunIfindex  *ebpf.Variable `ebpf:"tun_ifindex"`

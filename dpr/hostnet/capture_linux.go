@@ -16,6 +16,8 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/carom-dpr/carom/dpr"
 )
 
 // The object files are the same whatever machine they are made on: debug
@@ -44,6 +46,9 @@ func loadProgram(tun netlink.Link, synRate int) (*capture, error) {
 	c := &capture{endpoints: map[endpoint]bool{}, name: "carom_capture_" + tun.Attrs().Name}
 	spec.Maps[captureMapServices].MaxEntries = maxEndpoints
 	if err := spec.Variables[captureVarTunIfindex].Set(uint32(tun.Attrs().Index)); err != nil {
+		return nil, fmt.Errorf("capture program: %w", err)
+	}
+	if err := spec.Variables[captureVarProbePort].Set(uint16(dpr.ProbePort)); err != nil {
 		return nil, fmt.Errorf("capture program: %w", err)
 	}
 	if err := limitSYNs(spec, synRate); err != nil {

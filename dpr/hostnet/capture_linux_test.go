@@ -11,6 +11,7 @@ import (
 	"github.com/google/gopacket/layers"
 	"github.com/stretchr/testify/require"
 
+	"github.com/carom-dpr/carom/dpr"
 	"github.com/carom-dpr/carom/dpr/dprtest"
 )
 
@@ -344,4 +345,81 @@ func TestNegativeSYNRateIsNoLimit(t *testing.T) {
 	got, _ := burst(t, w, e, w.a.Addr4(), w.client.Addr4(), 300)
 	require.Zero(t, got.LimitedSYN)
 	require.Equal(t, uint64(300), got.CapturedSYN)
+}
+
+// answersAt returns what is heard at the client's address, as it comes.
+func answersAt(t *testing.T, e *engine, client netip.Addr) <-chan []byte {
+	t.Helper()
+	r, err := e.net.OpenAnswers(client)
+	require.NoError(t, err)
+	heard := make(chan []byte, 10)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			b := make([]byte, 256)
+			n, err := r.Read(b)
+			if err != nil {
+				return
+			}
+			heard <- b[:n]
+		}
+	}()
+	t.Cleanup(func() {
+		require.NoError(t, r.Close())
+		<-done
+	})
+	return heard
+}
+
+// awaitAnswer returns the next answer.
+func awaitAnswer(t *testing.T, heard <-chan []byte) []byte {
+	t.Helper()
+	select {
+	case b := <-heard:
+		return b
+	case <-time.After(limit):
+		require.Fail(t, "nothing was heard")
+		return nil
+	}
+}
+
+func TestAnswersToProbesAreHeardAtTheTUN(t *testing.T) {
+	eachFamily(t, func(t *testing.T, w *world, e *engine, a, client netip.Addr) {
+		heard := answersAt(t, e, a)
+		answer := func(seq uint32, from netip.Addr, sport, dport layers.TCPPort) []byte {
+			return packet(t, from, a, layers.IPProtocolTCP,
+				&layers.TCP{SrcPort: sport, DstPort: dport, Seq: seq, Ack: 1, SYN: true, ACK: true})
+		}
+		send(t, w.client,
+			answer(1, client, port, dpr.ProbePort), // not where a service is dialled
+			answer(2, a, port+1, dpr.ProbePort),
+			answer(3, a, port, dpr.ProbePort+1))
+		want := answer(4, a, port, dpr.ProbePort)
+		send(t, w.client, want)
+		require.Equal(t, want, awaitAnswer(t, heard))
+
+		// It outlives an interface that is down for a while.
+		tun, err := w.a.Netlink().LinkByName("carom0")
+		require.NoError(t, err)
+		require.NoError(t, w.a.Netlink().LinkSetDown(tun))
+		require.NoError(t, w.a.Netlink().LinkSetUp(tun))
+		send(t, w.client, want)
+		require.Equal(t, want, awaitAnswer(t, heard))
+		require.Empty(t, e.take(), "the engine has nothing to do with it")
+	})
+}
+
+// An address that is on no captured interface may be reached through any.
+func TestAnswersToProbesFromElsewhereAreHeard(t *testing.T) {
+	w := newWorld(t)
+	e := startEngine(t, w.a, Config{Services: services(w.a)}, nil)
+	e.net.Beat()
+	for i, elsewhere := range []netip.Addr{netip.MustParseAddr("10.9.9.9"), netip.MustParseAddr("fd09::9")} {
+		heard := answersAt(t, e, elsewhere)
+		a := addrs(w.a)[i]
+		send(t, w.client, packet(t, addrs(w.client)[i], a, layers.IPProtocolTCP,
+			&layers.TCP{SrcPort: port, DstPort: dpr.ProbePort, Seq: 1, Ack: 1, SYN: true, ACK: true}))
+		awaitAnswer(t, heard)
+	}
 }

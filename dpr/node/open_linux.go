@@ -252,8 +252,8 @@ func (l *linux) openAnswers() error {
 	if l.cfg.NoPathCheck || l.host.Replies == nil {
 		return nil
 	}
-	for _, family := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
-		answers, err := hostnet.OpenAnswers(family, dpr.ProbePort)
+	for _, dialled := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		answers, err := l.net.OpenAnswers(l.cfg.client(dialled))
 		if err != nil {
 			return err
 		}

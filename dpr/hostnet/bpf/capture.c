@@ -27,6 +27,9 @@ char __license[] SEC("license") = "Dual BSD/GPL";
 /* Set by the loader. */
 const volatile __u32 tun_ifindex = 0;
 
+/* Where this host's probes of its peers come from. Set by the loader. */
+const volatile __u16 probe_port = 0;
+
 /* The bucket that SYNs are taken from: the time between two at the limit, and the
  * time that a full bucket lasts beyond it. Nanoseconds; without an interval there is
  * no limit. Set by the loader. */
@@ -328,6 +331,18 @@ static __always_inline int socket_owns(struct __sk_buff *skb, struct packet *p)
 	return owns;
 }
 
+/* answers_probe tells whether the packet answers a probe of this host's own: it comes
+ * from the network, and from a service's endpoint on this host. */
+static __always_inline int answers_probe(struct packet *p)
+{
+	struct endpoint from = {.port = p->remote_port, .protocol = IPPROTO_TCP};
+
+	if (p->local.port != bpf_htons(probe_port) || p->local.protocol != IPPROTO_TCP || p->quoted)
+		return 0;
+	__builtin_memcpy(from.addr, p->remote, sizeof(from.addr));
+	return bpf_map_lookup_elem(&services, &from) != 0;
+}
+
 /* engine_lives tells whether the engine takes such a packet at present. */
 static __always_inline int engine_lives(int may_be_redirected)
 {
@@ -389,8 +404,14 @@ int capture(struct __sk_buff *skb)
 		ok = parse_ipv6(skb, &p);
 	else
 		return TC_ACT_UNSPEC;
-	if (!ok || !bpf_map_lookup_elem(&services, &p.local))
+	if (!ok)
 		return pass(NOT_SERVICE);
+	if (!bpf_map_lookup_elem(&services, &p.local)) {
+		/* Whoever hears answers listens at the TUN alone, as if they came from there:
+		 * a packet socket costs each packet that it might hear more than all this. */
+		count(NOT_SERVICE);
+		return answers_probe(&p) ? bpf_redirect(tun_ifindex, BPF_F_INGRESS) : TC_ACT_UNSPEC;
+	}
 
 	tcp = p.local.protocol == IPPROTO_TCP && !p.local.fragment;
 	syn = p.tcp.syn && !p.tcp.ack;
