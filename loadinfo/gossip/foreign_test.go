@@ -30,37 +30,40 @@ func plain(msg ...byte) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{crcMsg}, crc32.ChecksumIEEE(msg)), msg...)
 }
 
-// A66: each truncation and each flipped bit of a datagram that would be news.
+// A66: each truncation and each flipped bit of datagrams of which some would be news.
 func TestA66Damage(t *testing.T) {
 	for name, h := range map[string]host{"plain": {}, "encrypted": {keys: ring(t, 1)}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNetwork()
 				hosts := five(t, n, h)
-				var news []byte
+				n.setCut(func(_ bool, _, to netip.AddrPort) bool { return to == addrOf(1) })
+				pass(time.Second) // what is sent from now on, is news to host 1
+				var sent [][]byte
 				n.mu.Lock()
 				n.heard = func(_, to netip.AddrPort, b []byte) {
-					if to == addrOf(1) && len(b) > 150 {
-						news = bytes.Clone(b)
+					if to == addrOf(1) {
+						sent = append(sent, bytes.Clone(b))
 					}
 				}
-				n.cut = func(udp bool, _, to netip.AddrPort) bool { return udp && to == addrOf(1) }
 				n.mu.Unlock()
 				pass(700 * time.Millisecond)
 				one, view := hosts[0], hosts[0].states()
 				accepted := one.g.Stats().Accepted
-				for i := range news {
-					one.inject(news[:i])
-				}
-				for bit := range 8 * len(news) {
-					news[bit/8] ^= 1 << (bit % 8)
-					one.inject(news)
-					news[bit/8] ^= 1 << (bit % 8)
+				for _, b := range sent {
+					for i := range b {
+						one.inject(b[:i])
+					}
+					for bit := range 8 * len(b) {
+						b[bit/8] ^= 1 << (bit % 8)
+						one.inject(b)
+						b[bit/8] ^= 1 << (bit % 8)
+					}
 				}
 				require.Equal(t, view, one.states())
 				require.Equal(t, accepted, one.g.Stats().Accepted)
-				one.inject(news)
-				require.Greater(t, one.g.Stats().Accepted, accepted, "as it was sent, it is news")
+				one.inject(sent...)
+				require.Greater(t, one.g.Stats().Accepted, accepted, "as they were sent, they are news")
 				stopAll(hosts...)
 			})
 		})
