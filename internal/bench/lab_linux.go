@@ -17,8 +17,9 @@ type labRun struct {
 	o      *options
 	report *report
 	cells  []*cell
-	main   *table // rows by forwarder
-	aside  *table // rows of carom alone
+	main   *table             // rows by forwarder
+	aside  *table             // rows of carom alone
+	pairs  map[string]float64 // ratios of duels, by row
 	worlds []*world
 }
 
@@ -29,7 +30,7 @@ func runLab(ctx context.Context, o *options) (r *report, err error) {
 	if err := lab.Available(); err != nil {
 		return nil, err
 	}
-	l := &labRun{ctx: ctx, o: o, report: newReport("lab")}
+	l := &labRun{ctx: ctx, o: o, report: newReport("lab"), pairs: map[string]float64{}}
 	defer func() { err = errors.Join(err, l.close()) }()
 	if err := l.build(); err != nil {
 		return nil, err
@@ -40,12 +41,13 @@ func runLab(ctx context.Context, o *options) (r *report, err error) {
 		l.round(round)
 		l.flood(round)
 	}
+	l.duels()
 	l.idle()
 	if ctx.Err() != nil {
 		return nil, errors.New("interrupted")
 	}
 	l.derive()
-	l.report.Targets = labTargets(l.main, l.aside)
+	l.report.Targets = labTargets(l.main, l.aside, l.pairs)
 	if o.only != "" || len(o.forwarders) > 0 {
 		l.report.Targets = slices.DeleteFunc(l.report.Targets, func(t target) bool { return !t.Known })
 	}
@@ -100,6 +102,8 @@ func (l *labRun) tables() {
 	l.report.Notes = append(l.report.Notes,
 		fmt.Sprintf("%d rounds of %v s each, every other one in the opposite order; medians, and ratios in targets are medians of the rounds' ratios. %d connections carry a transfer, %d are wrk's.",
 			l.o.rounds, l.o.seconds, streams, wrkConnections),
+		fmt.Sprintf("Where a target is so near to 1 that few rounds do not tell it from noise, its two columns were measured %d times more, in turn; the targets are medians of these pairs' ratios.",
+			l.o.rounds*duelsPerRound),
 		"CPU is what the whole machine did meanwhile by /proc/stat, interrupts, client and server included: nothing else runs.",
 		"Client, entry host and server share the machine's cores. Every connection is redirected, but for “"+caromLocal+"”.")
 	var rows, columns []string
@@ -160,19 +164,54 @@ func (l *labRun) round(round int) {
 			if w.aside || c.udp && w.noUDP || l.ctx.Err() != nil {
 				continue
 			}
-			l.cell(round, c, w)
+			l.cell(l.main, round, c, w)
 		}
 	}
 }
 
-func (l *labRun) cell(round int, c *cell, w *world) {
+// duels are the forwarders whose ratio in a row has a target of nearly 1.
+var duels = []struct{ cell, row, what, over string }{
+	{"upload", rowUpload, caromLocal, direct},
+	{"download", rowDownload, caromLocal, direct},
+	{"http", rowHTTP, caromLocal, direct},
+	{"download1g", rowDownloadCPU, carom, haproxy},
+}
+
+// duelsPerRound is how many pairs there are for each round of all.
+const duelsPerRound = 4
+
+// duels measures two forwarders in turn, the one that was last first each time.
+func (l *labRun) duels() {
+	for _, d := range duels {
+		pair := []*world{l.world(d.what), l.world(d.over)}
+		i := slices.IndexFunc(l.cells, func(c *cell) bool { return c.name == d.cell })
+		if i < 0 || slices.Contains(pair, nil) {
+			continue
+		}
+		t := newTable("", []string{d.row}, []string{d.what, d.over})
+		for round := range l.o.rounds * duelsPerRound {
+			for _, w := range pair {
+				if l.ctx.Err() == nil {
+					l.cell(t, round, l.cells[i], w)
+				}
+			}
+			slices.Reverse(pair)
+		}
+		l.pairs[d.row] = t.ratio(d.row, d.what, d.over)
+	}
+}
+
+// cell measures one, and adds to the table what it has rows for.
+func (l *labRun) cell(t *table, round int, c *cell, w *world) {
 	values, err := c.run(w, l.o.seconds)
 	if err != nil {
 		l.failed(c.name, w, err)
 		return
 	}
 	for i, v := range values {
-		l.main.add(c.rows[i], w.name, v)
+		if slices.Contains(t.Rows, c.rows[i]) {
+			t.add(c.rows[i], w.name, v)
+		}
 	}
 	l.progress("round %d: %s, %s: %.4g", round+1, c.name, w.name, values)
 	l.settle()
