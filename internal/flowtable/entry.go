@@ -150,14 +150,22 @@ func (e *Entry) touch(c Class, now uint32) {
 	e.setStatus(e.Status()&kept | Status(c)<<classBits | Status(now)<<touchedBits)
 }
 
-// Class, Flags, Waits and Touched are those of the status.
-func (e *Entry) Class() Class    { return e.Status().Class() }
-func (e *Entry) Flags() uint8    { return e.Status().Flags() }
-func (e *Entry) Waits() uint16   { return e.Status().Waits() }
+// Class is the status's.
+func (e *Entry) Class() Class { return e.Status().Class() }
+
+// Flags are the status's.
+func (e *Entry) Flags() uint8 { return e.Status().Flags() }
+
+// Waits is the status's.
+func (e *Entry) Waits() uint16 { return e.Status().Waits() }
+
+// Touched is the status's.
 func (e *Entry) Touched() uint32 { return e.Status().Touched() }
 
-// Mark sets flags, Unmark takes them away.
-func (e *Entry) Mark(flags uint8)   { e.set(flagsBits, 0xff, Status(e.Flags()|flags)) }
+// Mark sets flags.
+func (e *Entry) Mark(flags uint8) { e.set(flagsBits, 0xff, Status(e.Flags()|flags)) }
+
+// Unmark takes flags away.
 func (e *Entry) Unmark(flags uint8) { e.set(flagsBits, 0xff, Status(e.Flags()&^flags)) }
 
 // SetWaits sets what Waits returns.
@@ -168,9 +176,11 @@ func (e *Entry) Binding() Binding { return Binding(atomic.LoadUint64((*uint64)(&
 
 func (e *Entry) setBinding(b Binding) { atomic.StoreUint64((*uint64)(&e.bound), uint64(b)) }
 
-// Peer and Seq are those of the binding.
+// Peer is the binding's.
 func (e *Entry) Peer() uint32 { return e.Binding().Peer() }
-func (e *Entry) Seq() uint32  { return e.Binding().Seq() }
+
+// Seq is the binding's.
+func (e *Entry) Seq() uint32 { return e.Binding().Seq() }
 
 // SetSeq sets what Seq returns.
 func (e *Entry) SetSeq(seq uint32) { e.setBinding(bind(e.Peer(), seq)) }
