@@ -19,12 +19,6 @@ func TestByRoutingLocal(t *testing.T) {
 	e := startEngine(t, w.a, Config{Services: services(w.a), ByRouting: true}, nil)
 	require.True(t, e.net.ByRouting())
 	serveEcho(t, w.a, netip.AddrPortFrom(w.a.Addr4(), port).String()) // bound while captured
-	c := dial(t, w.client, netip.AddrPortFrom(w.a.Addr4(), port))
-	echo(t, c, 200_000)
-	finish(t, c)
-	seen := tcpFlags(t, e.take())
-	require.Equal(t, "S", seen[0])
-	require.Greater(t, len(seen), 3, "not only the SYN")
 
 	serveEcho(t, w.a, ":8080")
 	echo(t, dial(t, w.client, netip.AddrPortFrom(w.a.Addr4(), 8080)), 10_000)
@@ -32,6 +26,13 @@ func TestByRoutingLocal(t *testing.T) {
 	require.Empty(t, e.take(), "no service")
 	echo(t, dial(t, w.a, netip.AddrPortFrom(w.a.Addr4(), port)), 10_000)
 	require.Empty(t, e.take(), "not from the network")
+
+	c := dial(t, w.client, netip.AddrPortFrom(w.a.Addr4(), port))
+	echo(t, c, 200_000)
+	finish(t, c)
+	seen := tcpFlags(t, e.take())
+	require.Equal(t, "S", seen[0])
+	require.Greater(t, len(seen), 3, "not only the SYN")
 }
 
 func TestByRoutingRedirects(t *testing.T) {
