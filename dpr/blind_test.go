@@ -38,7 +38,10 @@ func TestBlindPacketsEndFewFlows(t *testing.T) {
 	} {
 		for _, confirm := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
-				const trials = 1 << 17 // of which 4 succeed, if all is well
+				trials := 1 << 17 // of which 4 succeed, if all is well
+				if testing.Short() {
+					trials = 1 << 14 // what an attack that works gains from them is still more than is allowed
+				}
 				b := newBench(t, dpr.Config{MaxFlows: trials + trials/4, Confirm: confirm})
 				dice := rand.New(rand.NewPCG(1, 2))
 				pkts := dpr.NewPackets(2+len(attack), 128)
