@@ -56,7 +56,7 @@ func BenchmarkCapture(b *testing.B) {
 				b.ReportMetric(float64(each)/float64(time.Nanosecond), "ns/packet")
 				stats, err := p.stats()
 				require.NoError(b, err)
-				require.Equal(b, uint64(b.N), bench.count(stats))
+				require.GreaterOrEqual(b, bench.count(stats), uint64(b.N)) // more, if a signal ended a run, which began again
 				return nil
 			}))
 		})
