@@ -42,8 +42,8 @@ const unused Class = 0x7f
 //
 // A *Entry that a Shard returned may be used until the shard is unlocked. One that
 // Table.Entry returned needs no lock, but may be another flow's from one moment to the
-// next. Only Status, Binding, Holds and Advance may be called of it. What they read is stored
-// atomically, also under the lock; the rest is plain.
+// next. Only Status, Binding, Holds and Advance may be called of it. What they read is
+// stored atomically, also under the lock; the rest is plain.
 type Entry struct {
 	// Key is the flow's key.
 	Key Key
