@@ -188,7 +188,7 @@ func modelClient(n int) netip.AddrPort { return netip.AddrPortFrom(client.Addr()
 // seq draws a number that means something to the flow, most of the time.
 func (m *machine) seq(t *rapid.T, from netip.AddrPort) uint32 {
 	near := rapid.SampledFrom([]int{0, 0, 0, 0, 1, -1, 10, -10, 1 << 20, 64 << 10, 64<<10 + 1, -64<<10 - 1, 16 << 20, 16<<20 + 1}).Draw(t, "offset")
-	base := uint32(rapid.SampledFrom([]int{1000, 0xfffffff0, 0x80000000}).Draw(t, "base"))
+	base := rapid.SampledFrom([]uint32{1000, 0xfffffff0, 0x80000000}).Draw(t, "base")
 	if f := m.flows[from]; f != nil && rapid.IntRange(0, 5).Draw(t, "known") > 0 {
 		base = rapid.SampledFrom([]uint32{f.next, f.isn}).Draw(t, "number")
 	}
