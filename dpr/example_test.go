@@ -40,8 +40,9 @@ func ExampleEngine() {
 	if err != nil {
 		panic(err)
 	}
+	live := engine.Live("idle", "www")
 	snapshot := &lb.Snapshot{Self: 1, Hosts: []lb.Host{
-		{ID: "idle", Weight: 100, Live: engine.Live("idle", "www")},
+		{ID: "idle", Weight: 100, Live: live, LiveThen: live.Load()},
 		{ID: "self", Weight: 100, Conns: 30, Flags: lb.Local},
 	}}
 	if err := engine.SetSnapshot("www", lb.HomeOrOther{}, snapshot); err != nil {

@@ -370,8 +370,10 @@ func (e *Engine) liveOf(host, service string) *atomic.Int32 {
 }
 
 // Live returns the count of flows of the service that this engine has handed to
-// the host and whose end it has not seen; it is what lb.Host.Live of a peer should
-// point to. The pointer stays the same for the engine's life.
+// the host, less those whose end it has seen; it is what lb.Host.Live of a peer should
+// point to. Only differences mean something: flows that time out, or whose peer leaves,
+// are never taken off, and [Engine.Open] is what returns to 0. The pointer stays the
+// same for the engine's life.
 func (e *Engine) Live(host, service string) *atomic.Int32 {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -54,9 +54,9 @@ type Host struct {
 	Load Resources
 	// Age is the age of the report when the snapshot was made.
 	Age time.Duration
-	// Live counts the connections that this chooser has handed to the host and
-	// that have not ended. It goes on counting after the snapshot was made, and
-	// successive snapshots share it. For the chooser's own host it counts the
+	// Live counts the connections that this chooser has handed to the host, less
+	// those whose end it has seen: only its growth since LiveThen means something. It
+	// goes on counting after the snapshot was made, and successive snapshots share it. For the chooser's own host it counts the
 	// connections served, with Conns and LiveThen 0, so the own count is always
 	// exact. A nil Live means no correction.
 	Live *atomic.Int32
