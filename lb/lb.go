@@ -56,9 +56,9 @@ type Host struct {
 	Age time.Duration
 	// Live counts the connections that this chooser has handed to the host, less
 	// those whose end it has seen: only its growth since LiveThen means something. It
-	// goes on counting after the snapshot was made, and successive snapshots share it. For the chooser's own host it counts the
-	// connections served, with Conns and LiveThen 0, so the own count is always
-	// exact. A nil Live means no correction.
+	// goes on counting after the snapshot was made, and successive snapshots share it.
+	// For the chooser's own host it counts the connections served, with Conns and
+	// LiveThen 0, so the own count is always exact. A nil Live means no correction.
 	Live *atomic.Int32
 	// LiveThen is the value of Live when the report arrived.
 	LiveThen int32

@@ -32,7 +32,8 @@ func tag(hash, mask uint32) uint32 { return hash * (mask + 1) }
 func home(h uint64) int { return int(h % 4 * quarterLinks) }
 
 // guess writes for each hash, whose bucket guesses says, the entry that most likely has it,
-// 0 for none. It needs no lock. The search of the quarter is written out: a loop costs as much as what is in it.
+// 0 for none. It needs no lock. The search of the quarter is written out: a loop costs as
+// much as what is in it.
 func (t *Table) guess(hashes []uint64, guesses []uint32) {
 	buckets, mask := t.buckets, t.mask
 	for i, h := range hashes {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/carom-dpr/carom/dpr"
 	"github.com/stretchr/testify/require"
+	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 )
 
@@ -298,18 +299,24 @@ func TestSender(t *testing.T) {
 	}
 }
 
-// datagram builds a UDP packet whose checksum is left to the device.
-func datagram(src, dst netip.Addr, sport, dport uint16, payload string) dpr.Packet {
+// ipv4Packet builds a packet with room for so many bytes behind its header.
+func ipv4Packet(src, dst netip.Addr, protocol tcpip.TransportProtocolNumber, length int) (dpr.Packet, header.IPv4) {
 	p := dpr.NewPackets(1, 1500)[0]
-	p.Len = header.IPv4MinimumSize + header.UDPMinimumSize + len(payload)
+	p.Len = header.IPv4MinimumSize + length
 	ip := header.IPv4(p.Bytes())
 	ip.Encode(&header.IPv4Fields{
-		TotalLength: uint16(p.Len), TTL: 64, Protocol: uint8(header.UDPProtocolNumber),
+		TotalLength: uint16(p.Len), TTL: 64, Protocol: uint8(protocol),
 		SrcAddr: fullAddress(netip.AddrPortFrom(src, 0)).Addr, DstAddr: fullAddress(netip.AddrPortFrom(dst, 0)).Addr,
 	})
 	ip.SetChecksum(^ip.CalculateChecksum())
-	udp := header.UDP(ip.Payload())
+	return p, ip
+}
+
+// datagram builds a UDP packet whose checksum is left to the device.
+func datagram(src, dst netip.Addr, sport, dport uint16, payload string) dpr.Packet {
 	length := uint16(header.UDPMinimumSize + len(payload))
+	p, ip := ipv4Packet(src, dst, header.UDPProtocolNumber, int(length))
+	udp := header.UDP(ip.Payload())
 	udp.Encode(&header.UDPFields{SrcPort: sport, DstPort: dport, Length: length})
 	copy(udp.Payload(), payload)
 	udp.SetChecksum(header.PseudoHeaderChecksum(header.UDPProtocolNumber, ip.SourceAddress(), ip.DestinationAddress(), length))
@@ -361,7 +368,7 @@ func TestUnevenAcknowledgements(t *testing.T) {
 		send(header.TCPFlagAck, 1, first, math.MaxUint16)
 		conn, err := ln.Accept()
 		require.NoError(t, err)
-		time.Sleep(100 * time.Millisecond) // CUBIC's least window grows with the connection's age
+		receive(100 * time.Millisecond) // nothing; CUBIC's least window grows with the connection's age
 		written := make(chan struct{})
 		go func() {
 			defer close(written)
@@ -411,14 +418,7 @@ func TestUnevenAcknowledgements(t *testing.T) {
 // tcpSegment builds a TCP packet without payload that echoes a timestamp.
 func tcpSegment(src, dst netip.Addr, fields header.TCPFields, echo uint32) dpr.Packet {
 	const optionLen = 2 + header.TCPOptionTSLength
-	p := dpr.NewPackets(1, 1500)[0]
-	p.Len = header.IPv4MinimumSize + header.TCPMinimumSize + optionLen
-	ip := header.IPv4(p.Bytes())
-	ip.Encode(&header.IPv4Fields{
-		TotalLength: uint16(p.Len), TTL: 64, Protocol: uint8(header.TCPProtocolNumber),
-		SrcAddr: fullAddress(netip.AddrPortFrom(src, 0)).Addr, DstAddr: fullAddress(netip.AddrPortFrom(dst, 0)).Addr,
-	})
-	ip.SetChecksum(^ip.CalculateChecksum())
+	p, ip := ipv4Packet(src, dst, header.TCPProtocolNumber, header.TCPMinimumSize+optionLen)
 	seg := header.TCP(ip.Payload())
 	fields.DataOffset = header.TCPMinimumSize + optionLen
 	seg.Encode(&fields)
